@@ -4,5 +4,6 @@
 
 __rrxe_helper void rrxe_helper_smp_mb(void)
 {
+	/* The caller in Rust says which accesses it orders. */
 	smp_mb();
 }

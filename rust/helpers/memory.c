@@ -9,7 +9,7 @@
 
 /* A kernel without huge pages uses PAGE_SIZE for IB_ACCESS_HUGETLB, as ib_umem_odp_get() does. */
 #ifdef CONFIG_HUGETLB_PAGE
-#define RRXE_HPAGE_SIZE (1UL << HPAGE_SHIFT)
+#define RRXE_HPAGE_SIZE HPAGE_SIZE
 #else
 #define RRXE_HPAGE_SIZE PAGE_SIZE
 #endif

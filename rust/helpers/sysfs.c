@@ -8,7 +8,12 @@
 ssize_t rdma_parent_show(struct device *dev, struct device_attribute *attr, char *buf);
 
 /* The layout of these structures differs between kernels, so they are defined in C. */
-static DEVICE_ATTR(parent, 0444, rdma_parent_show, NULL);
+static ssize_t parent_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return rdma_parent_show(dev, attr, buf);
+}
+static DEVICE_ATTR_RO(parent);
+
 static struct attribute *rrxe_device_attrs[] = { &dev_attr_parent.attr, NULL };
 static const struct attribute_group rrxe_device_group = { .attrs = rrxe_device_attrs };
 

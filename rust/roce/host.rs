@@ -269,7 +269,7 @@ pub enum Count {
     SendRnrErr,
     /// Received NAKs of the code "PSN sequence error".
     RcvdSeqErr,
-    /// Acknowledgements that were due, and that a later one replaced before they were sent.
+    /// Acknowledgments that were due, and that a later one replaced before they were sent.
     AckDeferred,
     /// Requests that failed because the transport retries were exceeded.
     RetryExceeded,

@@ -37,48 +37,60 @@ static void changes_the_system_image_guid(struct kunit *test)
 	u64 first = image_guid(test, device);
 
 	KUNIT_EXPECT_EQ(test, first, be64_to_cpu(device->node_guid));
-	KUNIT_EXPECT_EQ(test, ib_modify_device(device, IB_DEVICE_MODIFY_SYS_IMAGE_GUID | 1 << 2, &change), -EOPNOTSUPP);
+	KUNIT_EXPECT_EQ(test,
+			ib_modify_device(device, IB_DEVICE_MODIFY_SYS_IMAGE_GUID | 1 << 2, &change),
+			-EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, image_guid(test, device), first);
 	KUNIT_EXPECT_EQ(test, ib_modify_device(device, IB_DEVICE_MODIFY_NODE_DESC, &change), 0);
 	KUNIT_EXPECT_STREQ(test, device->node_desc, "of a manager");
 	KUNIT_EXPECT_EQ(test, image_guid(test, device), first);
 	change.node_desc[0] = 'O';
-	KUNIT_EXPECT_EQ(test, ib_modify_device(device, IB_DEVICE_MODIFY_SYS_IMAGE_GUID, &change), 0);
+	KUNIT_EXPECT_EQ(test, ib_modify_device(device, IB_DEVICE_MODIFY_SYS_IMAGE_GUID, &change),
+			0);
 	KUNIT_EXPECT_EQ(test, image_guid(test, device), GUID);
 	KUNIT_EXPECT_STREQ(test, device->node_desc, "of a manager");
 	rrxe_link_down(test, device);
 }
 
-/* A port has the capabilities that its users in the kernel declare, as the connection manager does. */
+/* A port has the capabilities that its kernel consumers declare. */
 static void declares_capabilities(struct kunit *test)
 {
-	struct ib_port_modify both = { .set_port_cap_mask = IB_PORT_SNMP_TUNNEL_SUP | IB_PORT_VENDOR_CLASS_SUP };
+	struct ib_port_modify both = { .set_port_cap_mask = IB_PORT_SNMP_TUNNEL_SUP |
+							    IB_PORT_VENDOR_CLASS_SUP };
 	struct ib_port_modify one = { .clr_port_cap_mask = IB_PORT_SNMP_TUNNEL_SUP };
 	struct ib_device *device = rrxe_link_up(test);
 
 	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, 0, &both), 0);
-	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP | both.set_port_cap_mask);
+	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
+			IB_PORT_CM_SUP | both.set_port_cap_mask);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, 0, &one), 0);
-	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
+	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
+			IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
 	/* What isn't there to be changed. */
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_SHUTDOWN, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_INIT_TYPE, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 2, 0, &both), -EINVAL);
-	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
+	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
+			IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
 	rrxe_link_down(test, device);
 }
 
-/* Sends so many datagrams with a Q_Key that isn't the receiver's, and waits until they are counted as such. */
-static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2], struct ib_ah *ah, u32 times,
-		    u32 counted)
+/* Sends @times datagrams with a wrong Q_Key, and waits until the port has counted them. */
+static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2],
+		    struct ib_ah *ah, u32 times, u32 counted)
 {
 	struct ib_sge sge = piece(stage, stage->source, 100);
 	struct request sent;
 	struct ib_ud_wr send = {
-		.wr = { .wr_cqe = &sent.cqe, .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
+		.wr = { .wr_cqe = &sent.cqe,
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = IB_WR_SEND,
 			.send_flags = IB_SEND_SIGNALED },
-		.ah = ah, .remote_qpn = qp[1]->qp_num, .remote_qkey = QKEY + 1,
+		.ah = ah,
+		.remote_qpn = qp[1]->qp_num,
+		.remote_qkey = QKEY + 1,
 	};
 	unsigned long deadline = jiffies + PATIENCE;
 
@@ -87,8 +99,9 @@ static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const
 		KUNIT_ASSERT_EQ(test, ib_post_send(qp[0], &send.wr, NULL), 0);
 		expect(test, &sent, qp[0], IB_WC_SUCCESS);
 	}
-	while (port_of(test, stage->device).qkey_viol_cntr < counted && time_before(jiffies, deadline))
-		msleep(10);
+	while (port_of(test, stage->device).qkey_viol_cntr < counted &&
+	       time_before(jiffies, deadline))
+		msleep(20);
 	KUNIT_EXPECT_EQ(test, port_of(test, stage->device).qkey_viol_cntr, counted);
 }
 
@@ -108,16 +121,21 @@ static void counts_violations(struct kunit *test)
 		qp[i] = make_datagram_qp(test, &stage, 0);
 	{
 		struct ib_sge room = piece(&stage, stage.target, PAGE_SIZE);
-		struct ib_recv_wr wr = { .wr_cqe = begin(&received), .sg_list = &room, .num_sge = 1 };
+		struct ib_recv_wr wr = { .wr_cqe = begin(&received),
+					 .sg_list = &room,
+					 .num_sge = 1 };
 
 		KUNIT_ASSERT_EQ(test, ib_post_recv(qp[1], &wr, NULL), 0);
 	}
 	violate(test, &stage, qp, ah, 2, 2);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(stage.device, 1, 0, &nothing), 0);
-	KUNIT_EXPECT_EQ(test, ib_modify_port(stage.device, 1, IB_PORT_RESET_QKEY_CNTR | IB_PORT_SHUTDOWN, &nothing),
+	KUNIT_EXPECT_EQ(test,
+			ib_modify_port(stage.device, 1, IB_PORT_RESET_QKEY_CNTR | IB_PORT_SHUTDOWN,
+				       &nothing),
 			-EOPNOTSUPP);
 	violate(test, &stage, qp, ah, 1, 3);
-	KUNIT_EXPECT_EQ(test, ib_modify_port(stage.device, 1, IB_PORT_RESET_QKEY_CNTR, &nothing), 0);
+	KUNIT_EXPECT_EQ(test, ib_modify_port(stage.device, 1, IB_PORT_RESET_QKEY_CNTR, &nothing),
+			0);
 	KUNIT_EXPECT_EQ(test, port_of(test, stage.device).qkey_viol_cntr, 0);
 	violate(test, &stage, qp, ah, 1, 1);
 	KUNIT_EXPECT_FALSE(test, completion_done(&received.done));
@@ -129,13 +147,11 @@ static void counts_violations(struct kunit *test)
 	take_down(test, &stage);
 }
 
-static struct kunit_case cases[] = {
-	KUNIT_CASE(goes_with_its_network_device),
-	KUNIT_CASE(changes_the_system_image_guid),
-	KUNIT_CASE(declares_capabilities),
-	KUNIT_CASE(counts_violations),
-	{}
-};
+static struct kunit_case cases[] = { KUNIT_CASE(goes_with_its_network_device),
+				     KUNIT_CASE(changes_the_system_image_guid),
+				     KUNIT_CASE(declares_capabilities),
+				     KUNIT_CASE(counts_violations),
+				     {} };
 
 static struct kunit_suite suite = {
 	.name = "rrxe_kmanage",

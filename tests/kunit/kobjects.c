@@ -12,7 +12,8 @@
 static s64 time_writes(struct kunit *test, struct stage *stage, int count)
 {
 	struct request requests[COUNT];
-	struct ib_rdma_wr wr = { .wr = { .opcode = IB_WR_RDMA_WRITE, .send_flags = IB_SEND_SIGNALED } };
+	struct ib_rdma_wr wr = { .wr = { .opcode = IB_WR_RDMA_WRITE,
+					 .send_flags = IB_SEND_SIGNALED } };
 	ktime_t began = ktime_get();
 	int i;
 
@@ -47,15 +48,19 @@ static void moderates(struct kunit *test)
 }
 
 /* Moves the start of a buffer to or from a region of the other side. */
-static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer, u32 length,
-		     struct ib_mr *mr, enum ib_wc_status status)
+static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer,
+		     u32 length, struct ib_mr *mr, enum ib_wc_status status)
 {
 	struct ib_sge sge = piece(stage, buffer, length);
 	struct request request;
 	struct ib_rdma_wr wr = {
-		.wr = { .wr_cqe = begin(&request), .sg_list = &sge, .num_sge = 1, .opcode = opcode,
+		.wr = { .wr_cqe = begin(&request),
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = opcode,
 			.send_flags = IB_SEND_SIGNALED },
-		.remote_addr = mr->iova, .rkey = mr->rkey,
+		.remote_addr = mr->iova,
+		.rkey = mr->rkey,
 	};
 
 	KUNIT_ASSERT_EQ(test, ib_post_send(stage->qp[0], &wr.wr, NULL), 0);
@@ -65,7 +70,9 @@ static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode 
 /* A region of pieces of any size, with gaps between them, anywhere in their pages. */
 static void registers_gaps(struct kunit *test)
 {
-	static const struct { u32 at, length; } pieces[] = { { 16000, 1 }, { 11000, 4095 }, { 7001, 3000 }, { 13, 2904 } };
+	static const struct {
+		u32 at, length;
+	} pieces[] = { { 16000, 1 }, { 11000, 4095 }, { 7001, 3000 }, { 13, 2904 } };
 	struct ib_reg_wr reg = { .wr.opcode = IB_WR_REG_MR, .access = RIGHTS };
 	struct scatterlist list[ARRAY_SIZE(pieces)];
 	struct request local;
@@ -84,7 +91,8 @@ static void registers_gaps(struct kunit *test)
 		sg_set_buf(&list[i], stage.target + pieces[i].at - from, pieces[i].length + from);
 	}
 	ib_dma_map_sg(stage.device, list, ARRAY_SIZE(pieces), DMA_BIDIRECTIONAL);
-	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, ARRAY_SIZE(pieces), &skip, PAGE_SIZE), ARRAY_SIZE(pieces));
+	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, ARRAY_SIZE(pieces), &skip, PAGE_SIZE),
+			ARRAY_SIZE(pieces));
 	KUNIT_EXPECT_EQ(test, mr->length, LENGTH);
 	reg.mr = mr;
 	reg.key = mr->rkey;
@@ -93,7 +101,8 @@ static void registers_gaps(struct kunit *test)
 	fill(&stage, SEED);
 	transfer(test, &stage, IB_WR_RDMA_WRITE, stage.source, LENGTH, mr, IB_WC_SUCCESS);
 	for (i = 0, from = 0; i < ARRAY_SIZE(pieces); from += pieces[i++].length)
-		KUNIT_EXPECT_MEMEQ(test, stage.target + pieces[i].at, stage.source + from, pieces[i].length);
+		KUNIT_EXPECT_MEMEQ(test, stage.target + pieces[i].at, stage.source + from,
+				   pieces[i].length);
 	memset(stage.source, 0, SIZE);
 	transfer(test, &stage, IB_WR_RDMA_READ, stage.source, LENGTH, mr, IB_WC_SUCCESS);
 	for (i = 0; i < LENGTH && stage.source[i] == pattern(i, SEED); i++)
@@ -103,7 +112,8 @@ static void registers_gaps(struct kunit *test)
 	for (i = 0; i < ARRAY_SIZE(pieces); i++)
 		memset(stage.target + pieces[i].at, 0, pieces[i].length);
 	KUNIT_EXPECT_NULL(test, memchr_inv(stage.target, 0, SIZE));
-	transfer(test, &stage, IB_WR_RDMA_WRITE, stage.source, LENGTH + 1, mr, IB_WC_REM_ACCESS_ERR);
+	transfer(test, &stage, IB_WR_RDMA_WRITE, stage.source, LENGTH + 1, mr,
+		 IB_WC_REM_ACCESS_ERR);
 	KUNIT_EXPECT_EQ(test, ib_dereg_mr(mr), 0);
 	take_down(test, &stage);
 }
@@ -111,7 +121,7 @@ static void registers_gaps(struct kunit *test)
 /* The device has a key for the kernel's own memory, which is worth nothing to peers. */
 static void keeps_a_local_key(struct kunit *test)
 {
-	struct ib_mr all = { };
+	struct ib_mr all = {};
 	struct stage stage;
 
 	set_up(test, &stage);
@@ -129,7 +139,9 @@ static void keeps_a_local_key(struct kunit *test)
 static void send_to(struct kunit *test, struct stage *stage, struct ib_qp *from, struct ib_qp *to,
 		    struct request *received, u8 seed)
 {
-	struct ib_send_wr send = { .opcode = IB_WR_SEND, .num_sge = 1, .send_flags = IB_SEND_SIGNALED };
+	struct ib_send_wr send = { .opcode = IB_WR_SEND,
+				   .num_sge = 1,
+				   .send_flags = IB_SEND_SIGNALED };
 	struct request sent;
 	struct ib_sge sge;
 
@@ -168,7 +180,9 @@ static void resizes_shared_receives(struct kunit *test)
 	rdma_put_gid_attr(gid);
 	for (i = 0; i < 14; i++) {
 		struct ib_sge sge = piece(&stage, stage.target, SIZE);
-		struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]), .sg_list = &sge, .num_sge = 1 };
+		struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]),
+					 .sg_list = &sge,
+					 .num_sge = 1 };
 
 		if (i == 4) {
 			send_to(test, &stage, from, to, &received[0], 0);
@@ -200,7 +214,9 @@ static void resizes_shared_receives(struct kunit *test)
 static void blocks_own_multicast(struct kunit *test)
 {
 	/* ::ffff:239.77.1.1 */
-	union ib_gid group = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 239, [13] = 77, [14] = 1, [15] = 1 } };
+	union ib_gid group = {
+		.raw = { [10] = 0xff, [11] = 0xff, [12] = 239, [13] = 77, [14] = 1, [15] = 1 }
+	};
 	struct request sent, received[2];
 	struct ib_qp *qp[2];
 	struct stage stage;
@@ -209,20 +225,29 @@ static void blocks_own_multicast(struct kunit *test)
 	int blocks, i;
 
 	set_up(test, &stage);
-	KUNIT_EXPECT_TRUE(test, stage.device->attrs.kernel_cap_flags & IBK_BLOCK_MULTICAST_LOOPBACK);
+	KUNIT_EXPECT_TRUE(test,
+			  stage.device->attrs.kernel_cap_flags & IBK_BLOCK_MULTICAST_LOOPBACK);
 	ah = make_ah(test, &stage, &group);
 	for (blocks = 0; blocks < 2; blocks++) {
 		struct ib_ud_wr send = {
-			.wr = { .wr_cqe = begin(&sent), .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
+			.wr = { .wr_cqe = begin(&sent),
+				.sg_list = &sge,
+				.num_sge = 1,
+				.opcode = IB_WR_SEND,
 				.send_flags = IB_SEND_SIGNALED },
-			.ah = ah, .remote_qpn = IB_MULTICAST_QPN, .remote_qkey = QKEY,
+			.ah = ah,
+			.remote_qpn = IB_MULTICAST_QPN,
+			.remote_qkey = QKEY,
 		};
 
 		for (i = 0; i < 2; i++) {
+			u32 flags = blocks ? IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK : 0;
 			struct ib_sge room = piece(&stage, stage.target + i * PAGE_SIZE, PAGE_SIZE);
-			struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]), .sg_list = &room, .num_sge = 1 };
+			struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]),
+						 .sg_list = &room,
+						 .num_sge = 1 };
 
-			qp[i] = make_datagram_qp(test, &stage, blocks ? IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK : 0);
+			qp[i] = make_datagram_qp(test, &stage, flags);
 			KUNIT_ASSERT_EQ(test, ib_post_recv(qp[i], &wr, NULL), 0);
 			KUNIT_ASSERT_EQ(test, ib_attach_mcast(qp[i], &group, 0), 0);
 		}
@@ -231,11 +256,13 @@ static void blocks_own_multicast(struct kunit *test)
 		KUNIT_ASSERT_EQ(test, ib_post_send(qp[0], &send.wr, NULL), 0);
 		expect(test, &sent, qp[0], IB_WC_SUCCESS);
 		expect(test, &received[1], qp[1], IB_WC_SUCCESS);
-		KUNIT_EXPECT_MEMEQ(test, stage.target + PAGE_SIZE + sizeof(struct ib_grh), stage.source, 100);
+		KUNIT_EXPECT_MEMEQ(test, stage.target + PAGE_SIZE + sizeof(struct ib_grh),
+				   stage.source, 100);
 		if (!blocks)
 			expect(test, &received[0], qp[0], IB_WC_SUCCESS);
 		else
-			KUNIT_EXPECT_EQ(test, wait_for_completion_timeout(&received[0].done, HZ / 10), 0);
+			KUNIT_EXPECT_EQ(test,
+					wait_for_completion_timeout(&received[0].done, HZ / 10), 0);
 		for (i = 0; i < 2; i++) {
 			KUNIT_EXPECT_EQ(test, ib_detach_mcast(qp[i], &group, 0), 0);
 			ib_drain_qp(qp[i]);
@@ -247,12 +274,9 @@ static void blocks_own_multicast(struct kunit *test)
 }
 
 static struct kunit_case cases[] = {
-	KUNIT_CASE(blocks_own_multicast),
-	KUNIT_CASE(moderates),
-	KUNIT_CASE(registers_gaps),
-	KUNIT_CASE(keeps_a_local_key),
-	KUNIT_CASE(resizes_shared_receives),
-	{}
+	KUNIT_CASE(blocks_own_multicast),    KUNIT_CASE(moderates),
+	KUNIT_CASE(registers_gaps),	     KUNIT_CASE(keeps_a_local_key),
+	KUNIT_CASE(resizes_shared_receives), {}
 };
 
 static struct kunit_suite suite = {

@@ -7,8 +7,11 @@ static void sends(struct kunit *test)
 	struct stage stage;
 	struct request sent, received;
 	struct ib_sge sges[2];
-	struct ib_send_wr wr = { .sg_list = sges, .num_sge = 2, .opcode = IB_WR_SEND_WITH_IMM,
-				 .ex.imm_data = cpu_to_be32(0x01020304), .send_flags = IB_SEND_SIGNALED };
+	struct ib_send_wr wr = { .sg_list = sges,
+				 .num_sge = 2,
+				 .opcode = IB_WR_SEND_WITH_IMM,
+				 .ex.imm_data = cpu_to_be32(0x01020304),
+				 .send_flags = IB_SEND_SIGNALED };
 	struct ib_send_wr early = { .opcode = IB_WR_SEND };
 	const struct ib_send_wr *bad = NULL;
 	struct ib_qp *fresh;
@@ -106,7 +109,8 @@ static void registers_fast(struct kunit *test)
 		KUNIT_ASSERT_EQ(test, post_local(&stage, 1, &reg.wr, &local), 0);
 		expect(test, &local, stage.qp[1], IB_WC_SUCCESS);
 		KUNIT_EXPECT_EQ(test, local.wc.opcode, IB_WC_REG_MR);
-		KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_WRITE, mr, mr->rkey, &remote), 0);
+		KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_WRITE, mr, mr->rkey, &remote),
+				0);
 		expect(test, &remote, stage.qp[0], IB_WC_SUCCESS);
 		check_reversed(test, stage.target, SEED);
 		if (i % 2) {
@@ -223,7 +227,8 @@ static void polls(struct kunit *test)
 		KUNIT_ASSERT_EQ(test, ib_modify_qp(qp[i], &error, IB_QP_STATE), 0);
 	}
 	rdma_put_gid_attr(gid);
-	KUNIT_EXPECT_EQ(test, ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS), 1);
+	KUNIT_EXPECT_EQ(test, ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS),
+			1);
 	KUNIT_EXPECT_EQ(test, ib_destroy_qp(qp[0]), 0);
 	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
 	KUNIT_EXPECT_EQ(test, wc[0].wr_id, 71);
@@ -241,8 +246,8 @@ static void note_completion(struct ib_cq *cq, void *noted)
 }
 
 /*
- * A consumer that arms a CQ without IB_CQ_REPORT_MISSED_EVENTS and then sleeps is notified of the completions that are
- * there, once.
+ * A consumer arms a CQ without IB_CQ_REPORT_MISSED_EVENTS, then sleeps. It is notified once of the
+ * completions that the CQ holds.
  */
 static void notifies_of_missed(struct kunit *test)
 {
@@ -291,7 +296,8 @@ static void note_event(struct ib_event *event, void *noted)
 static void shares_receives(struct kunit *test)
 {
 	DECLARE_COMPLETION_ONSTACK(limit);
-	struct ib_srq_init_attr init = { .event_handler = note_event, .srq_context = &limit,
+	struct ib_srq_init_attr init = { .event_handler = note_event,
+					 .srq_context = &limit,
 					 .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ib_srq_attr attr = { .srq_limit = 2 };
 	const struct ib_recv_wr *bad = NULL;
@@ -317,7 +323,9 @@ static void shares_receives(struct kunit *test)
 	rdma_put_gid_attr(gid);
 	for (i = 0; i < 3; i++) {
 		struct ib_sge sge = piece(&stage, stage.target, SIZE);
-		struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]), .sg_list = &sge, .num_sge = 1 };
+		struct ib_recv_wr wr = { .wr_cqe = begin(&received[i]),
+					 .sg_list = &sge,
+					 .num_sge = 1 };
 
 		KUNIT_ASSERT_EQ(test, ib_post_recv(to[0], &wr, &bad), -EINVAL);
 		KUNIT_EXPECT_PTR_EQ(test, bad, &wr);
@@ -346,16 +354,14 @@ static void shares_receives(struct kunit *test)
 	take_down(test, &stage);
 }
 
-static struct kunit_case cases[] = {
-	KUNIT_CASE(sends),
-	KUNIT_CASE(registers_fast),
-	KUNIT_CASE(reads_and_atomics),
-	KUNIT_CASE(drains),
-	KUNIT_CASE(polls),
-	KUNIT_CASE(notifies_of_missed),
-	KUNIT_CASE(shares_receives),
-	{}
-};
+static struct kunit_case cases[] = { KUNIT_CASE(sends),
+				     KUNIT_CASE(registers_fast),
+				     KUNIT_CASE(reads_and_atomics),
+				     KUNIT_CASE(drains),
+				     KUNIT_CASE(polls),
+				     KUNIT_CASE(notifies_of_missed),
+				     KUNIT_CASE(shares_receives),
+				     {} };
 
 static struct kunit_suite suite = {
 	.name = "rrxe_kverbs",

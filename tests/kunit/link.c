@@ -17,7 +17,7 @@
 
 #define NETDEV "dummy0"
 #define DEVICE "rrxe_kunit"
-#define ADDRESS 0x0a4d0001	/* 10.77.0.1 */
+#define ADDRESS 0x0a4d0001 /* 10.77.0.1 */
 #define PATIENCE_MS 5000
 
 /* The device of the test while it is registered. */
@@ -66,15 +66,17 @@ static void add_link(struct kunit *test)
 	struct sk_buff *message;
 	struct file *file;
 	struct kvec bytes;
+	int err;
 
-	KUNIT_ASSERT_EQ(test, sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket), 0);
+	err = sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket);
+	KUNIT_ASSERT_EQ(test, err, 0);
 	/* Who asks is known by the socket's file. */
 	file = sock_alloc_file(socket, 0, NULL);
 	KUNIT_ASSERT_FALSE(test, IS_ERR(file));
 	message = nlmsg_new(NLMSG_DEFAULT_SIZE, GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, message);
-	header = nlmsg_put(message, 0, 0, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_NEWLINK), 0,
-			   NLM_F_REQUEST);
+	header = nlmsg_put(message, 0, 0, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_NEWLINK),
+			   0, NLM_F_REQUEST);
 	nla_put_string(message, RDMA_NLDEV_ATTR_DEV_NAME, DEVICE);
 	nla_put_string(message, RDMA_NLDEV_ATTR_LINK_TYPE, "rrxe");
 	nla_put_string(message, RDMA_NLDEV_ATTR_NDEV_NAME, NETDEV);
@@ -108,7 +110,10 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	struct net_device *netdev;
 	int waited;
 
-	/* As between disable_device() and enable_device_and_get() of rdma_dev_change_netns(): nobody can count the device. */
+	/*
+	 * As between disable_device() and enable_device_and_get() of rdma_dev_change_netns(): no
+	 * caller can take a reference to the device.
+	 */
 	refcount_set(&device->refcount, 0);
 	rtnl_lock();
 	netdev = __dev_get_by_name(&init_net, NETDEV);
@@ -130,7 +135,7 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	ib_device_put(device);
 	/* ib_core unregisters it from its work queue. */
 	for (waited = 0; READ_ONCE(registered) && waited < PATIENCE_MS; waited += 10)
-		msleep(10);
+		msleep(20);
 	KUNIT_EXPECT_NULL(test, registered);
 	ib_unregister_device(device);
 	put_device(&device->dev);
@@ -149,7 +154,7 @@ const struct ib_gid_attr *rrxe_link_gid(struct kunit *test, struct ib_device *de
 		found = rdma_find_gid(device, &gid, IB_GID_TYPE_ROCE_UDP_ENCAP, NULL);
 		if (!IS_ERR(found))
 			return found;
-		msleep(10);
+		msleep(20);
 	}
 	KUNIT_FAIL_AND_ABORT(test, "no GID for the address");
 	return NULL;

@@ -6,16 +6,19 @@ struct ib_device;
 struct ib_gid_attr;
 struct kunit;
 
-/* Adds a link of type rrxe on a dummy network device with an address; its device is kept registered. */
+/* Adds a link of type rrxe on a dummy network device. Returns its device, registered. */
 struct ib_device *rrxe_link_up(struct kunit *test);
 
-/* Takes the device away, of which nothing is in use any more. */
+/* Removes the device, which has no object any more. */
 void rrxe_link_down(struct kunit *test, struct ib_device *device);
 
-/* Takes the network device away as if it went to another namespace while ib_core moves the device, and enables the device. */
+/*
+ * Unregisters the network device, as if it moved to another namespace while ib_core moves the
+ * device, and enables the device.
+ */
 void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device);
 
-/* The GID of the address. To be put. */
+/* Returns the GID of the address. The caller puts it. */
 const struct ib_gid_attr *rrxe_link_gid(struct kunit *test, struct ib_device *device);
 
 #endif

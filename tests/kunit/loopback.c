@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Messages between two QPs of one device on a dummy network device. This plays ib_core, which calls the
- * device's operations, and librxe, which maps the rings and writes work requests by the UAPI header.
+ * Messages between two QPs of one device on a dummy network device. The test takes the part of
+ * ib_core, which calls the device's operations, and of librxe, which maps the rings and writes work
+ * requests by the UAPI header.
  */
 #include <kunit/test.h>
 #include <linux/anon_inodes.h>
@@ -18,7 +19,7 @@
 
 #include "link.h"
 
-#define MESSAGE 10000		/* some packets, the last one short */
+#define MESSAGE 10000 /* some packets, the last one short */
 #define BUFFERS (4 * PAGE_SIZE)
 #define PATIENCE_MS 5000
 
@@ -58,7 +59,8 @@ static const struct file_operations ring_file = { .mmap = ring_mmap };
 static u8 __user *map(struct kunit *test, struct file *file, size_t size, u64 offset)
 {
 	unsigned long flags = file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-	unsigned long at = kunit_vm_mmap(test, file, 0, PAGE_ALIGN(size), PROT_READ | PROT_WRITE, flags, offset);
+	unsigned long at = kunit_vm_mmap(test, file, 0, PAGE_ALIGN(size), PROT_READ | PROT_WRITE,
+					 flags, offset);
 
 	KUNIT_ASSERT_FALSE(test, !at || IS_ERR_VALUE(at));
 	return (u8 __user *)at;
@@ -66,7 +68,8 @@ static u8 __user *map(struct kunit *test, struct file *file, size_t size, u64 of
 
 static struct ring map_ring(struct kunit *test, struct stage *stage, const struct mminfo *where)
 {
-	return (struct ring){ .buf = (void __user *)map(test, stage->file, where->size, where->offset) };
+	return (struct ring){ .buf = (void __user *)map(test, stage->file, where->size,
+							where->offset) };
 }
 
 static u32 word(struct kunit *test, const u32 __user *from)
@@ -134,7 +137,9 @@ static void make_qp(struct kunit *test, struct stage *stage, struct peer *peer)
 {
 	struct uverbs_attr_bundle bundle = call(stage, sizeof(struct rxe_create_qp_resp));
 	struct ib_qp_init_attr init = {
-		.send_cq = stage->cq, .recv_cq = stage->cq, .qp_type = IB_QPT_RC,
+		.send_cq = stage->cq,
+		.recv_cq = stage->cq,
+		.qp_type = IB_QPT_RC,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	struct rxe_create_qp_resp reply;
@@ -143,7 +148,8 @@ static void make_qp(struct kunit *test, struct stage *stage, struct peer *peer)
 	KUNIT_ASSERT_NOT_NULL(test, peer->qp);
 	peer->qp->device = stage->device;
 	peer->qp->pd = stage->pd;
-	KUNIT_ASSERT_EQ(test, stage->device->ops.create_qp(peer->qp, &init, &bundle.driver_udata), 0);
+	KUNIT_ASSERT_EQ(test, stage->device->ops.create_qp(peer->qp, &init, &bundle.driver_udata),
+			0);
 	KUNIT_ASSERT_EQ(test, copy_from_user(&reply, stage->reply, sizeof(reply)), 0);
 	peer->sq = map_ring(test, stage, &reply.sq_mi);
 	peer->rq = map_ring(test, stage, &reply.rq_mi);
@@ -170,12 +176,22 @@ static void make_objects(struct kunit *test, struct stage *stage)
 static void connect(struct kunit *test, struct ib_qp *qp, u32 peer, const struct ib_gid_attr *gid)
 {
 	struct ib_qp_attr attr = {
-		.qp_state = IB_QPS_INIT, .port_num = 1, .qp_access_flags = IB_ACCESS_REMOTE_WRITE,
-		.path_mtu = IB_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 1, .max_rd_atomic = 1,
-		.min_rnr_timer = 12, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.rq_psn = 0x123456, .sq_psn = 0x123456,
+		.qp_state = IB_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IB_ACCESS_REMOTE_WRITE,
+		.path_mtu = IB_MTU_1024,
+		.dest_qp_num = peer,
+		.max_dest_rd_atomic = 1,
+		.max_rd_atomic = 1,
+		.min_rnr_timer = 12,
+		.timeout = 14,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
+		.rq_psn = 0x123456,
+		.sq_psn = 0x123456,
 	};
-	int (*modify)(struct ib_qp *, struct ib_qp_attr *, int, struct ib_udata *) = qp->device->ops.modify_qp;
+	int (*modify)(struct ib_qp *, struct ib_qp_attr *, int, struct ib_udata *) =
+		qp->device->ops.modify_qp;
 
 	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
 	attr.ah_attr.ah_flags = IB_AH_GRH;
@@ -184,19 +200,33 @@ static void connect(struct kunit *test, struct ib_qp *qp, u32 peer, const struct
 	attr.ah_attr.grh.sgid_index = gid->index;
 	attr.ah_attr.grh.dgid = gid->gid;
 	attr.ah_attr.grh.hop_limit = 64;
-	KUNIT_ASSERT_EQ(test, modify(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS,
-				     NULL), 0);
+	KUNIT_ASSERT_EQ(test,
+			modify(qp, &attr,
+			       IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS,
+			       NULL),
+			0);
 	attr.qp_state = IB_QPS_RTR;
-	KUNIT_ASSERT_EQ(test, modify(qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
-				     IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER, NULL), 0);
+	KUNIT_ASSERT_EQ(test,
+			modify(qp, &attr,
+			       IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
+				       IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
+				       IB_QP_MIN_RNR_TIMER,
+			       NULL),
+			0);
 	attr.qp_state = IB_QPS_RTS;
-	KUNIT_ASSERT_EQ(test, modify(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
-				     IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC, NULL), 0);
+	KUNIT_ASSERT_EQ(test,
+			modify(qp, &attr,
+			       IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
+				       IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC,
+			       NULL),
+			0);
 }
 
 static struct rxe_sge whole(struct stage *stage, u8 __user *buffer)
 {
-	return (struct rxe_sge){ .addr = (unsigned long)buffer, .length = MESSAGE, .lkey = stage->mr->lkey };
+	return (struct rxe_sge){ .addr = (unsigned long)buffer,
+				 .length = MESSAGE,
+				 .lkey = stage->mr->lkey };
 }
 
 static void post_recv(struct kunit *test, struct stage *stage, struct peer *peer, u64 id)
@@ -210,7 +240,8 @@ static void post_recv(struct kunit *test, struct stage *stage, struct peer *peer
 	advance(test, &peer->rq, &peer->rq.buf->producer_index);
 }
 
-static void post_send(struct kunit *test, struct stage *stage, struct peer *peer, u64 id, u32 opcode)
+static void post_send(struct kunit *test, struct stage *stage, struct peer *peer, u64 id,
+		      u32 opcode)
 {
 	struct rxe_send_wqe wqe = {
 		.wr = { .wr_id = id, .opcode = opcode, .send_flags = IB_SEND_SIGNALED },
@@ -238,8 +269,8 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 
 	for (waited = 0; word(test, &ring->buf->producer_index) == ring->next; waited += 10) {
 		if (waited >= PATIENCE_MS)
-			KUNIT_FAIL_AND_ABORT(test, "no completion came");
-		msleep(10);
+			KUNIT_FAIL_AND_ABORT(test, "no message arrived");
+		msleep(20);
 	}
 	/* The index before the element. */
 	smp_rmb();
@@ -355,10 +386,7 @@ static void moves_messages_between_its_own_qps(struct kunit *test)
 	rrxe_link_down(test, stage->device);
 }
 
-static struct kunit_case cases[] = {
-	KUNIT_CASE(moves_messages_between_its_own_qps),
-	{}
-};
+static struct kunit_case cases[] = { KUNIT_CASE(moves_messages_between_its_own_qps), {} };
 
 static struct kunit_suite suite = {
 	.name = "rrxe_loopback",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Two connected QPs of the kernel on the device of the dummy link, for what drivers on top of ib_core do. */
+/* Two connected kernel QPs on the device of the dummy link, for tests of kernel consumers. */
 #ifndef RRXE_KUNIT_STAGE_H
 #define RRXE_KUNIT_STAGE_H
 
@@ -20,7 +20,9 @@
 #define SEED 3
 #define QKEY 0x12345
 #define PATIENCE (5 * HZ)
-#define RIGHTS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+#define RIGHTS                                                                    \
+	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
+	 IB_ACCESS_REMOTE_ATOMIC)
 
 /* A request of a test, and how it ended: as which one of all. */
 struct request {
@@ -56,7 +58,8 @@ static inline struct ib_cqe *begin(struct request *request)
 	return &request->cqe;
 }
 
-static inline void expect(struct kunit *test, struct request *request, struct ib_qp *qp, enum ib_wc_status status)
+static inline void expect(struct kunit *test, struct request *request, struct ib_qp *qp,
+			  enum ib_wc_status status)
 {
 	KUNIT_ASSERT_GT(test, wait_for_completion_timeout(&request->done, PATIENCE), 0);
 	KUNIT_EXPECT_STREQ(test, ib_wc_status_msg(request->wc.status), ib_wc_status_msg(status));
@@ -88,14 +91,24 @@ static inline struct ib_sge piece(struct stage *stage, u8 *buffer, u32 length)
 {
 	u64 address = ib_dma_map_single(stage->device, buffer, length, DMA_BIDIRECTIONAL);
 
-	return (struct ib_sge){ .addr = address, .length = length, .lkey = stage->pd->local_dma_lkey };
+	return (struct ib_sge){ .addr = address,
+				.length = length,
+				.lkey = stage->pd->local_dma_lkey };
 }
 
-static inline struct ib_qp *make_qp(struct kunit *test, struct stage *stage, struct ib_cq *cq, struct ib_srq *srq)
+static inline struct ib_qp *make_qp(struct kunit *test, struct stage *stage, struct ib_cq *cq,
+				    struct ib_srq *srq)
 {
 	struct ib_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IB_QPT_RC, .sq_sig_type = IB_SIGNAL_REQ_WR,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 2,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.srq = srq,
+		.qp_type = IB_QPT_RC,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = { .max_send_wr = 8,
+			 .max_recv_wr = 8,
+			 .max_send_sge = 2,
+			 .max_recv_sge = 2,
 			 .max_inline_data = 64 },
 	};
 	struct ib_qp *qp = ib_create_qp(stage->pd, &init);
@@ -106,40 +119,65 @@ static inline struct ib_qp *make_qp(struct kunit *test, struct stage *stage, str
 	return qp;
 }
 
-static inline void connect(struct kunit *test, struct ib_qp *qp, struct ib_qp *peer, const struct ib_gid_attr *gid)
+static inline void connect(struct kunit *test, struct ib_qp *qp, struct ib_qp *peer,
+			   const struct ib_gid_attr *gid)
 {
 	struct ib_qp_attr attr = {
-		.qp_state = IB_QPS_INIT, .port_num = 1, .qp_access_flags = RIGHTS,
-		.path_mtu = IB_MTU_1024, .dest_qp_num = peer->qp_num, .max_dest_rd_atomic = 4,
-		.max_rd_atomic = 4, .min_rnr_timer = 12, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.qp_state = IB_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = RIGHTS,
+		.path_mtu = IB_MTU_1024,
+		.dest_qp_num = peer->qp_num,
+		.max_dest_rd_atomic = 4,
+		.max_rd_atomic = 4,
+		.min_rnr_timer = 12,
+		.timeout = 14,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
 	};
 
 	rdma_ah_set_grh(&attr.ah_attr, NULL, 0, gid->index, 64, 0);
 	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
 	rdma_ah_set_dgid_raw(&attr.ah_attr, (void *)&gid->gid);
 	rdma_ah_set_port_num(&attr.ah_attr, 1);
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
-					   IB_QP_ACCESS_FLAGS), 0);
+	KUNIT_ASSERT_EQ(test,
+			ib_modify_qp(qp, &attr,
+				     IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+					     IB_QP_ACCESS_FLAGS),
+			0);
 	attr.qp_state = IB_QPS_RTR;
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
-					   IB_QP_DEST_QPN | IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
-					   IB_QP_MIN_RNR_TIMER), 0);
+	KUNIT_ASSERT_EQ(test,
+			ib_modify_qp(qp, &attr,
+				     IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
+					     IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
+					     IB_QP_MIN_RNR_TIMER),
+			0);
 	attr.qp_state = IB_QPS_RTS;
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
-					   IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC), 0);
+	KUNIT_ASSERT_EQ(test,
+			ib_modify_qp(qp, &attr,
+				     IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+					     IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+					     IB_QP_MAX_QP_RD_ATOMIC),
+			0);
 }
 
 static inline struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *stage, u32 flags)
 {
 	struct ib_qp_init_attr init = {
-		.send_cq = stage->cq[0], .recv_cq = stage->cq[0], .qp_type = IB_QPT_UD, .create_flags = flags,
+		.send_cq = stage->cq[0],
+		.recv_cq = stage->cq[0],
+		.qp_type = IB_QPT_UD,
+		.create_flags = flags,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = QKEY };
 	struct ib_qp *qp = ib_create_qp(stage->pd, &init);
 
 	KUNIT_ASSERT_FALSE(test, IS_ERR(qp));
-	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY), 0);
+	KUNIT_ASSERT_EQ(test,
+			ib_modify_qp(qp, &attr,
+				     IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY),
+			0);
 	attr.qp_state = IB_QPS_RTR;
 	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &attr, IB_QP_STATE), 0);
 	attr.qp_state = IB_QPS_RTS;
@@ -148,7 +186,8 @@ static inline struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *s
 }
 
 /* From the address of the link to a group or, without one, to itself. */
-static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage, const union ib_gid *group)
+static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage,
+				    const union ib_gid *group)
 {
 	const struct ib_gid_attr *gid = rrxe_link_gid(test, stage->device);
 	struct rdma_ah_attr attr = { .type = RDMA_AH_ATTR_TYPE_ROCE };
@@ -202,7 +241,8 @@ static inline void take_down(struct kunit *test, struct stage *stage)
 	rrxe_link_down(test, stage->device);
 }
 
-static inline void post_recv(struct kunit *test, struct stage *stage, int to, struct request *request)
+static inline void post_recv(struct kunit *test, struct stage *stage, int to,
+			     struct request *request)
 {
 	struct ib_sge sge = piece(stage, stage->target, SIZE);
 	struct ib_recv_wr wr = { .wr_cqe = begin(request), .sg_list = &sge, .num_sge = 1 };
@@ -222,7 +262,8 @@ static inline int post_locked(struct ib_qp *qp, const struct ib_send_wr *wr)
 	return error;
 }
 
-static inline int post_local(struct stage *stage, int from, struct ib_send_wr *wr, struct request *request)
+static inline int post_local(struct stage *stage, int from, struct ib_send_wr *wr,
+			     struct request *request)
 {
 	wr->wr_cqe = begin(request);
 	wr->send_flags = IB_SEND_SIGNALED;
@@ -230,14 +271,19 @@ static inline int post_local(struct stage *stage, int from, struct ib_send_wr *w
 }
 
 /* Reads or writes the region of `mr` from the other side. */
-static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr, u32 rkey,
-		     struct request *request)
+static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr,
+			    u32 rkey, struct request *request)
 {
-	struct ib_sge sge = piece(stage, opcode == IB_WR_RDMA_READ ? stage->target : stage->source, LENGTH);
+	struct ib_sge sge =
+		piece(stage, opcode == IB_WR_RDMA_READ ? stage->target : stage->source, LENGTH);
 	struct ib_rdma_wr wr = {
-		.wr = { .wr_cqe = begin(request), .sg_list = &sge, .num_sge = 1, .opcode = opcode,
+		.wr = { .wr_cqe = begin(request),
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = opcode,
 			.send_flags = IB_SEND_SIGNALED },
-		.remote_addr = mr->iova, .rkey = rkey,
+		.remote_addr = mr->iova,
+		.rkey = rkey,
 	};
 
 	return ib_post_send(stage->qp[0], &wr.wr, NULL);

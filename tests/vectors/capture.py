@@ -31,7 +31,7 @@ def pcap(text):
 
 
 def kind(datagram):
-    """IP version, opcode and, where there is one, what the acknowledgement says."""
+    """IP version, opcode and, where there is one, what the acknowledgment says."""
     version = datagram[0] >> 4
     transport = datagram[BTH[version] :]
     opcode = transport[0]

@@ -24,7 +24,8 @@
 	{ 0x00, "RC" }, { 0x20, "UC" }, { 0x60, "UD" }, { 0x80, "CNP" }, { 0xa0, "XRC" }
 
 #define rrxe_states \
-	{ 0, "RESET" }, { 1, "INIT" }, { 2, "RTR" }, { 3, "RTS" }, { 4, "SQD" }, { 5, "SQE" }, { 6, "ERR" }
+	{ 0, "RESET" }, { 1, "INIT" }, { 2, "RTR" }, { 3, "RTS" }, { 4, "SQD" }, { 5, "SQE" }, \
+	{ 6, "ERR" }
 
 /*
  * A packet that QP qpn of this host sends or receives. dest is the destination QPN in the packet's
@@ -51,7 +52,8 @@ DECLARE_EVENT_CLASS(rrxe_packet,
 	),
 	TP_printk("%s qpn=%u dest=%u %s %s psn=%u length=%u", __get_str(device), __entry->qpn,
 		__entry->dest, __print_symbolic(__entry->opcode & 0xe0, rrxe_transports),
-		__print_symbolic(__entry->opcode & 0x1f, rrxe_operations), __entry->psn, __entry->length)
+		__print_symbolic(__entry->opcode & 0x1f, rrxe_operations), __entry->psn,
+		__entry->length)
 );
 
 /* QP qpn sends the packet, for the first time or again. */
@@ -143,7 +145,8 @@ TRACE_EVENT(rrxe_qp_state,
 		__entry->to = to;
 	),
 	TP_printk("%s qpn=%u %s -> %s", __get_str(device), __entry->qpn,
-		__print_symbolic(__entry->from, rrxe_states), __print_symbolic(__entry->to, rrxe_states))
+		__print_symbolic(__entry->from, rrxe_states),
+		__print_symbolic(__entry->to, rrxe_states))
 );
 
 #endif /* _TRACE_RRXE_H */

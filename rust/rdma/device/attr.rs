@@ -134,7 +134,7 @@ pub struct DeviceAttributes {
     pub max_fast_reg_pages: u32,
     /// Number of partitions.
     pub max_pkeys: u16,
-    /// Exponent n of the maximum delay of an acknowledgement, 4.096 µs · 2ⁿ.
+    /// Exponent n of the maximum delay of an acknowledgment, 4.096 µs · 2ⁿ.
     pub local_ca_ack_delay: u8,
 }
 

@@ -179,7 +179,7 @@ pub struct Settings {
     pub qkey: Qkey,
     /// Largest payload of a packet of a connected QP.
     pub path_mtu: Mtu,
-    /// Acknowledgement timeout: 4.096 µs · 2ᵗ, t = 0–31. 0 disables the timer.
+    /// Acknowledgment timeout: 4.096 µs · 2ᵗ, t = 0–31. 0 disables the timer.
     pub timeout: u8,
     /// Transport retries, 0–7.
     pub retry_cnt: u8,

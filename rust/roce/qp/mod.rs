@@ -316,7 +316,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// `true` although nothing can be lost.
     ///
     /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
-    /// READ or atomic. An acknowledgement may arrive after a later one, which covers it, and before
+    /// READ or atomic. An acknowledgment may arrive after a later one, which covers it, and before
     /// or after any request.
     pub fn needs_order(&self) -> bool {
         !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
@@ -349,7 +349,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// [`Self::poll_transmit`] returned.
     ///
     /// A host that holds the packet back for a while asks before it reads the payload. Meanwhile an
-    /// acknowledgement of an earlier copy may have completed the WQE, so that its owner may have
+    /// acknowledgment of an earlier copy may have completed the WQE, so that its owner may have
     /// changed the memory. Or the owner may have withdrawn the peer's right to READ.
     pub fn may_send(&self, transmit: &Transmit) -> bool {
         match transmit.source {
@@ -397,7 +397,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// processed packets since the poll.
     ///
     /// A reliable QP sends the packet again after a pause. The pause costs no retry and doubles
-    /// with each drop in a row. The acknowledgement timer runs meanwhile, so a QP whose packets are
+    /// with each drop in a row. The acknowledgment timer runs meanwhile, so a QP whose packets are
     /// all dropped ends with `RetryExcErr`. The packet of an unreliable QP is lost.
     pub fn transmit_dropped(&mut self, now: Instant, transmit: &Transmit) {
         if !self.context.config.kind.is_reliable() {

@@ -369,7 +369,7 @@ fn sqd_finishes_what_was_started() {
 }
 
 #[test]
-fn the_last_packet_in_sqd_requests_an_acknowledgement() {
+fn the_last_packet_in_sqd_requests_an_acknowledgment() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_send_with(SEND, vec![0; 2000], |wr| wr.signaled = false);
     host.post_send(SEND, vec![]);
@@ -395,7 +395,7 @@ fn sqd_says_drained_only_when_asked() {
 }
 
 #[test]
-fn sqd_requests_the_acknowledgement_of_the_last_packet() {
+fn sqd_requests_the_acknowledgment_of_the_last_packet() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     for _ in 0..2 {
         host.post_send_with(SEND, vec![], |wr| wr.signaled = false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The processing of responses: acknowledgements, READ responses, NAKs (IBTA 1.x §9.7.5, §9.7.6).
+//! The processing of responses: acknowledgments, READ responses, NAKs (IBTA 1.x §9.7.5, §9.7.6).
 //!
 //! A response for a PSN acknowledges all PSNs before it. If a READ or atomic before it has no
 //! response yet, that response was lost, and the requester sends the request again.
@@ -74,7 +74,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// loss.
     ///
     /// A third party's packet ahead of the expected PSN makes the responder send such a NAK,
-    /// possibly in place of the acknowledgement of all packets.
+    /// possibly in place of the acknowledgment of all packets.
     fn needless_nak(&self, packet: &Packet) -> Option<u32> {
         match packet.body {
             Body::Ack(Aeth {

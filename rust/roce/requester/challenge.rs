@@ -6,9 +6,9 @@
 //! NAK, and any PSN in flight fits it. But a sender that doesn't see the packets doesn't know the
 //! peer's message sequence number (MSN). So a fatal NAK takes effect at once only if the peer can
 //! have reached its MSN. Otherwise the requester challenges it, as RFC 5961 §3.2 challenges a TCP
-//! reset whose number is not exact: if no packet in flight requests an acknowledgement, the newest
+//! reset whose number is not exact: if no packet in flight requests an acknowledgment, the newest
 //! is sent again and does. Everything else proceeds as if the NAK had not come. If the challenge is
-//! lost, the acknowledgement timer repeats it, and a wait after an RNR NAK takes its time.
+//! lost, the acknowledgment timer repeats it, and a wait after an RNR NAK takes its time.
 //!
 //! A response that doesn't fit its request would end the request as a NAK would, and acknowledge
 //! the requests before it. It is treated in the same way. A middle READ response carries no MSN, so

@@ -62,7 +62,7 @@ struct Cursor {
 /// The position of the first packet of the oldest WQE.
 const START: Cursor = Cursor { wqe: 0, packet: 0 };
 
-/// READs, atomics and other requests that wait for more than an acknowledgement. A request that is
+/// READs, atomics and other requests that wait for more than an acknowledgment. A request that is
 /// to be sent again doesn't count until it is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
@@ -109,14 +109,14 @@ pub struct Requester<W> {
     sent: Psn,
     /// Responses that READs and similar requests wait for.
     reads: Reads,
-    /// Number of packets sent since the last one that requested an acknowledgement.
+    /// Number of packets sent since the last one that requested an acknowledgment.
     unasked: u32,
     /// One past the newest packet that requested a response.
     asked: Psn,
     /// Fields to restore if the last packet was not sent.
     before: Before,
     /// The cursor's packet is sent even if the limit of packets in flight is reached, and requests
-    /// an acknowledgement.
+    /// an acknowledgment.
     probes: bool,
     /// Message sequence number (MSN) of the last accepted response.
     msn: u32,
@@ -216,7 +216,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Enters SQD from RTS: no new WQE starts, so the last packet sent must request an
-    /// acknowledgement.
+    /// acknowledgment.
     pub(crate) fn drain(&mut self, now: Instant, context: &Context) {
         let _ = self.ask_again(now, context);
     }
@@ -257,7 +257,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.deadline()
     }
 
-    /// Processes the timer, if it has expired: resends, requests an acknowledgement, or ends a
+    /// Processes the timer, if it has expired: resends, requests an acknowledgment, or ends a
     /// wait. `Fatal` means that the retries are exceeded.
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
@@ -329,7 +329,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Schedules the packet `psn`, the last one that was polled, again, because the host dropped
-    /// it. The next copy requests an acknowledgement.
+    /// it. The next copy requests an acknowledgment.
     ///
     /// The packet counts as in flight meanwhile: the timer runs, and spends its retries if no
     /// packet leaves.
@@ -369,7 +369,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Fails the WQE at `offset`: no more packets of it, or after it, are sent.
     ///
-    /// The packets that were sent keep their PSNs. Their acknowledgement also covers the WQEs
+    /// The packets that were sent keep their PSNs. Their acknowledgment also covers the WQEs
     /// before, and the packets that an unreliable QP sends after SQE must not look like a
     /// continuation of the failed message.
     fn stop_at(&mut self, offset: u32, status: WcStatus, now: Instant, context: &Context) {
@@ -388,10 +388,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Sends the newest packet in flight again, with an acknowledgement request, because that copy
+    /// Sends the newest packet in flight again, with an acknowledgment request, because that copy
     /// had none. This isn't a retry.
     ///
-    /// Returns `false` if the newest packet has requested an acknowledgement, or if more packets
+    /// Returns `false` if the newest packet has requested an acknowledgment, or if more packets
     /// follow, which will.
     fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
         if self.retry.waits() || self.una == self.sent {
@@ -409,7 +409,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         true
     }
 
-    /// Returns whether a packet will request an acknowledgement: the newest one, sent again, or a
+    /// Returns whether a packet will request an acknowledgment: the newest one, sent again, or a
     /// following one.
     fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
         self.ask_again(now, context) || self.cursor.wqe < self.started
@@ -417,7 +417,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Returns the position and the PSN of the newest packet in flight of the started WQEs. Returns
     /// `None` if the cursor hasn't passed that packet, if it was acknowledged, or if it waits for
-    /// more than an acknowledgement.
+    /// more than an acknowledgment.
     fn newest(&self) -> Option<(Cursor, Psn)> {
         if self.cursor.wqe < self.started {
             return None;

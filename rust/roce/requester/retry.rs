@@ -13,9 +13,9 @@ const MOST_IN_FLIGHT: u32 = 512;
 const LEAST_IN_FLIGHT: u32 = 4;
 /// Number of arrived packets for which the limit grows by one after a loss.
 const GROWTH: u32 = 16;
-/// Maximum number of packets from one acknowledgement request to the next.
+/// Maximum number of packets from one acknowledgment request to the next.
 pub(super) const ASK_EVERY: u32 = 32;
-/// Minimum time in nanoseconds of the acknowledgement timer, if its timeout allows it: that of
+/// Minimum time in nanoseconds of the acknowledgment timer, if its timeout allows it: that of
 /// exponent 10.
 const LEAST_TIMEOUT: u64 = 4_096 << 10;
 /// The RNR retry count that means "without limit" (IBTA 1.x §9.7.5.2.8).
@@ -78,8 +78,8 @@ impl Retry {
         self.limit
     }
 
-    /// Returns the maximum number of packets from one acknowledgement request to the next. It is a
-    /// quarter of the limit at most, so that a lost acknowledgement is noticed soon.
+    /// Returns the maximum number of packets from one acknowledgment request to the next. It is a
+    /// quarter of the limit at most, so that a lost acknowledgment is noticed soon.
     pub(super) fn ask_every(&self) -> u32 {
         (self.limit >> 2).min(ASK_EVERY)
     }
@@ -106,14 +106,14 @@ impl Retry {
         matches!(self.timer, Timer::Rnr(..))
     }
 
-    /// Starts the acknowledgement timer for a packet that is sent, unless a timer runs.
+    /// Starts the acknowledgment timer for a packet that is sent, unless a timer runs.
     pub(super) fn sent(&mut self, now: Instant, settings: &Settings) {
         if self.timer == Timer::Off {
             self.restart(now, settings);
         }
     }
 
-    /// Restarts the acknowledgement timer.
+    /// Restarts the acknowledgment timer.
     pub(super) fn restart(&mut self, now: Instant, settings: &Settings) {
         self.timer = match settings.timeout {
             0 => Timer::Off,
@@ -196,7 +196,7 @@ impl Retry {
     }
 }
 
-/// Returns the time after which an acknowledgement counts as lost. The Local ACK Timeout is T
+/// Returns the time after which an acknowledgment counts as lost. The Local ACK Timeout is T
 /// = 4.096 µs · 2ᵗ. The requester detects the loss after no less than T and no more than 4 T
 /// (IBTA 1.x §9.7.6.1.3).
 ///

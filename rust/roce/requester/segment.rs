@@ -16,7 +16,7 @@ const OWN_QKEY: u32 = 1 << 31;
 /// The properties of a packet that don't follow from its WQE.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
-    /// The packet requests an acknowledgement.
+    /// The packet requests an acknowledgment.
     pub(super) asks: bool,
     /// The packet was sent before.
     pub(super) again: bool,

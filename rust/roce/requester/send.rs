@@ -87,7 +87,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));
-        // A local operation may wait for an acknowledgement that no packet has requested yet.
+        // A local operation may wait for an acknowledgment that no packet has requested yet.
         !newest.is_some_and(SendWqe::is_local)
     }
 
@@ -253,7 +253,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some(Progress::Send(segment::build(wqe, packet, marks, context)?))
     }
 
-    /// Records that a packet is in flight, and decides whether it requests an acknowledgement. With
+    /// Records that a packet is in flight, and decides whether it requests an acknowledgment. With
     /// `probes` it does.
     fn mark<H: Host>(
         &mut self,
@@ -295,11 +295,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         again
     }
 
-    /// Decides whether a packet requests an acknowledgement.
+    /// Decides whether a packet requests an acknowledgment.
     ///
     /// It does in any of these cases: `ask_every` packets were sent since the last request; it ends
     /// a signaled WQE or one that is sent again; the following packets have to wait for the
-    /// acknowledgement. The last packet of all posted work doesn't request one for its place alone,
+    /// acknowledgment. The last packet of all posted work doesn't request one for its place alone,
     /// since nothing waits for it. If no more work is posted, the timer requests it later.
     fn asks<H: Host>(
         &mut self,
@@ -321,7 +321,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether all posted requests were sent and the window has room. Then the timer
-    /// requests the acknowledgement if nothing more is posted.
+    /// requests the acknowledgment if nothing more is posted.
     fn may_delay_ack_request(&self, draining: bool, context: &Context) -> bool {
         !draining
             && context.settings.timeout != 0
@@ -332,7 +332,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether progress depends on the packets in flight, although none of them requested
-    /// an acknowledgement.
+    /// an acknowledgment.
     fn must_request_ack(&self, draining: bool, context: &Context) -> bool {
         let newest = self.started.checked_sub(1);
         let newest = newest.and_then(|at| self.window.get(at));

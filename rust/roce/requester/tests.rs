@@ -27,7 +27,7 @@ mod segments;
 /// First PSN: shortly before the wrap, so that most tests cross it.
 const FIRST: Psn = Psn::new(0xff_fffe);
 const NOW: Instant = Instant(1_000_000);
-/// The acknowledgement timeout of `connected`: 4.096 µs · 2¹⁴.
+/// The acknowledgment timeout of `connected`: 4.096 µs · 2¹⁴.
 const TIMEOUT: Duration = Duration(4_096 << 14);
 const MTU: u32 = 1024;
 

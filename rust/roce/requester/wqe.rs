@@ -33,11 +33,11 @@ pub struct SendWqe {
 /// Kind of the response that completes a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// An acknowledgement of the WQE or of any later packet.
+    /// An acknowledgment of the WQE or of any later packet.
     Ack,
     /// READ responses with payload.
     Read,
-    /// An atomic acknowledgement, with the original value.
+    /// An atomic acknowledgment, with the original value.
     Atomic,
     /// One READ response without payload (ATOMIC WRITE, FLUSH).
     Empty,

@@ -44,9 +44,9 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Acknowledges a duplicate SEND or WRITE.
     ///
-    /// The acknowledgement covers all executed requests, unless it would skip an answer that the
+    /// The acknowledgment covers all executed requests, unless it would skip an answer that the
     /// peer may still need. Then it covers only the duplicate. A packet with the PSN of a READ or
-    /// an atomic isn't the peer's, and an acknowledgement with that PSN would end the request at a
+    /// an atomic isn't the peer's, and an acknowledgment with that PSN would end the request at a
     /// peer that lacks the answer. So it gets none.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);
@@ -143,7 +143,7 @@ impl<R: Slots<Replay>> Responder<R> {
         ))
     }
 
-    /// Cancels the acknowledgement that is due, if an answer with `psn` covers it.
+    /// Cancels the acknowledgment that is due, if an answer with `psn` covers it.
     fn drop_covered_ack(&mut self, psn: Psn) {
         if matches!(self.answer, Answer::Ack(due) if due.before(psn)) {
             self.answer = Answer::Nothing;

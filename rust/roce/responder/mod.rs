@@ -9,7 +9,7 @@
 //! responder of UD and GSI QPs, [`raw`] that of raw packet QPs.
 //!
 //! Answers leave in the order of their PSNs: first the pending ones of [`replay`], then the one
-//! acknowledgement or NAK. Payload isn't kept: a READ response names the memory to read.
+//! acknowledgment or NAK. Payload isn't kept: a READ response names the memory to read.
 
 mod check;
 mod duplicate;
@@ -81,10 +81,10 @@ enum Order {
     Awaited,
 }
 
-/// The acknowledgement or NAK to send after all answers of the ring.
+/// The acknowledgment or NAK to send after all answers of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// No acknowledgement is due.
+    /// No acknowledgment is due.
     Nothing,
     /// Acknowledges all packets up to this PSN.
     Ack(Psn),
@@ -92,7 +92,7 @@ enum Answer {
     Missing {
         /// PSN of the newest packet that was dropped because of the gap.
         newest: Psn,
-        /// PSN of an acknowledgement to send before the NAK. If a third party's packet was dropped,
+        /// PSN of an acknowledgment to send before the NAK. If a third party's packet was dropped,
         /// the NAK names a packet that the peer hasn't sent, which the peer ignores. This is never
         /// the PSN of a READ or an atomic, since the response to that acknowledges it.
         due: Option<Psn>,
@@ -108,7 +108,7 @@ enum Answer {
 enum Undo {
     /// There is nothing to restore.
     Nothing,
-    /// The acknowledgement or NAK that was due.
+    /// The acknowledgment or NAK that was due.
     Answer(Answer),
     /// The state of a remembered answer, restored only if the poll was the last to change it.
     Replay {
@@ -346,7 +346,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Schedules an acknowledgement for a packet that was carried out, if it needs one.
+    /// Schedules an acknowledgment for a packet that was carried out, if it needs one.
     fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
         let answered = is_recorded(&packet.body);
         let wants_ack = packet.bth.ack_req && !answered;

@@ -28,7 +28,7 @@ pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 /// owner soon considers the peer's access ended, so this is far less than the length of a READ.
 pub(super) const MOST_AFTER_ERROR: u32 = 1024;
 
-/// The syndrome of an acknowledgement without end-to-end flow control.
+/// The syndrome of an acknowledgment without end-to-end flow control.
 const UNLIMITED: Syndrome = Syndrome::Ack {
     credits: UNLIMITED_CREDITS,
 };
@@ -90,12 +90,12 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Schedules the last response that was polled again, because the host dropped it.
     ///
-    /// Requests may have arrived since the poll. If one led to a newer acknowledgement, or
+    /// Requests may have arrived since the poll. If one led to a newer acknowledgment, or
     /// requested the answer again, this covers the dropped response.
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
             // No packet is missing any more, and the answer to a READ or an atomic covers the
-            // acknowledgement that was due.
+            // acknowledgment that was due.
             Undo::Answer(Answer::Missing { newest, .. })
                 if self.answer == Answer::Nothing && newest.before(self.expected) => {}
             Undo::Answer(answer) if self.answer == Answer::Nothing => self.answer = answer,
@@ -116,7 +116,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// If a sequence NAK is due, schedules the acknowledgement of `psn` before it. Keeps one that
+    /// If a sequence NAK is due, schedules the acknowledgment of `psn` before it. Keeps one that
     /// is due for a later PSN.
     pub(super) fn acknowledge_first(&mut self, psn: Psn) {
         if let Answer::Missing { due, .. } = &mut self.answer {

@@ -36,7 +36,7 @@ pub enum DropReason {
     WrongPad,
     /// The payload is longer than 4,096 bytes, or the packet may have none.
     WrongLength,
-    /// The acknowledgement's syndrome is reserved.
+    /// The acknowledgment's syndrome is reserved.
     UnknownSyndrome,
 }
 
@@ -60,7 +60,7 @@ impl DropReason {
 ///
 /// This checks the version and the opcode, and that all headers are complete. Payload and pad must
 /// be a multiple of 4 bytes, with the smallest pad. The payload must be at most 4,096 bytes, and
-/// acknowledgements must have none. The responder checks the errors that it answers with a NAK
+/// acknowledgments must have none. The responder checks the errors that it answers with a NAK
 /// (§9.7.4.1.6): lengths for the operation and the path MTU, keys, alignment, order.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ struct BaseHeader {
     operation: u32,
     /// Congestion marks, destination QP.
     destination: u32,
-    /// Acknowledgement request, PSN.
+    /// Acknowledgment request, PSN.
     sequence: u32,
 }
 
@@ -156,7 +156,7 @@ fn payload_len(words: usize, claimed_pad: u32) -> Result<u32, DropReason> {
     Ok(payload_len)
 }
 
-/// Returns the maximum payload length of a packet in bytes. An acknowledgement with payload is
+/// Returns the maximum payload length of a packet in bytes. An acknowledgment with payload is
 /// dropped here, since the requester sends no NAK for it.
 fn most_payload(body: &Body) -> u32 {
     match body {

@@ -71,8 +71,8 @@ impl MadHeader {
     /// Parses the header. Returns `None` if the base version isn't 1; for each such datagram
     /// `validate_mad()` (mad.c) would log a line.
     pub fn parse(bytes: &[u8; MAD_HEADER_LEN]) -> Option<Self> {
-        let [version, class, _, method, _, _, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] =
-            *bytes;
+        let [version, class, _, method, _, _, _, _, rest @ ..] = *bytes;
+        let [t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] = rest;
         (version == BASE_VERSION).then_some(Self {
             class,
             method,

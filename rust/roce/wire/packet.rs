@@ -17,7 +17,7 @@ pub struct Bth {
     pub pkey: Pkey,
     /// The packet requests a solicited event.
     pub solicited: bool,
-    /// The packet requests an acknowledgement.
+    /// The packet requests an acknowledgment.
     pub ack_req: bool,
     /// Migration state. Sent as 1, as hardware does, and ignored on receipt.
     pub mig_req: bool,
@@ -62,7 +62,7 @@ pub enum NakCode {
     InvalidRdRequest,
 }
 
-/// The statement of an acknowledgement (§9.7.5.2).
+/// The statement of an acknowledgment (§9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// The request was carried out.
@@ -79,10 +79,10 @@ pub enum Syndrome {
     Nak(NakCode),
 }
 
-/// Acknowledgement extended transport header.
+/// Acknowledgment extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Acknowledgement, RNR NAK or NAK.
+    /// Acknowledgment, RNR NAK or NAK.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits.
     pub msn: u32,
@@ -149,9 +149,9 @@ pub enum Body {
     ReadRequest(Reth),
     /// READ response. It also answers FLUSH and ATOMIC WRITE.
     ReadResponse(ReadPart),
-    /// Acknowledgement.
+    /// Acknowledgment.
     Ack(Aeth),
-    /// Acknowledgement of an atomic, with the original value of the word.
+    /// Acknowledgment of an atomic, with the original value of the word.
     AtomicAck(Aeth, u64),
     /// COMPARE AND SWAP or FETCH AND ADD.
     Atomic(AtomicEth),

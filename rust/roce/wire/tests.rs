@@ -134,7 +134,7 @@ fn each_fault_is_dropped_for_its_own_reason() {
             DropReason::WrongPad,
         ),
         (
-            "acknowledgement with payload",
+            "acknowledgment with payload",
             |h| h[0] = 0x11,
             24,
             DropReason::WrongLength,
@@ -348,7 +348,10 @@ proptest! {
     }
 
     #[test]
-    fn encode_undoes_decode(bytes in proptest::collection::vec(any::<u8>(), 0..80), more in 0..4200usize) {
+    fn encode_undoes_decode(
+        bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        more in 0..4200usize,
+    ) {
         let mut bytes: Vec<u8> = bytes;
         if let Some(flags) = bytes.get_mut(1) {
             *flags &= 0xf0;

@@ -18,7 +18,8 @@ const RLIMIT_NPROC: i64 = 6;
 const RLIMIT_NOFILE: i64 = 7;
 const RLIMIT_MEMLOCK: i64 = 8;
 
-/// Attacks as attacker `number`, whose threads have the beats from `first` on, for so many milliseconds.
+/// Attacks as attacker `number`, whose threads have the beats from `first` on, for so many
+/// milliseconds.
 pub fn attack(
     profile: &Profile,
     stats: &'static Stats,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An administrator without patience: links, network devices, namespaces and the module come and go while
-//! attackers use them.
+//! An administrator without patience: links, network devices, namespaces and the module come
+//! and go while attackers use them.
 
 use std::{
     process::{Child, Command, Stdio},

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hostile users of the driver: `rrxe-fuzz [--seed N] [--seconds N] …`, as root, in the virtual machine.
+//! Hostile users of the driver: `rrxe-fuzz [--seed N] [--seconds N] …`, as root, in the
+//! virtual machine.
 //!
-//! The program starts attackers, one after another and some at a time: unprivileged processes that make calls of
-//! uverbs in any order, write to the rings and pages that they share with the kernel, and take away the memory that
-//! it uses. They end at any moment, most of them by SIGKILL. Beside them a pair of honest QPs transfers data.
+//! The program starts attackers, one after another and some at a time: unprivileged processes
+//! that make calls of uverbs in any order, write to the rings and pages that they share with
+//! the kernel, and take away the memory that it uses. They end at any moment, most of them by
+//! SIGKILL. Beside them a pair of honest QPs transfers data.
 //!
-//! A run fails when the honest data is wrong or stands still, when a call or the end of a process hangs, when
-//! netlink shows freed memory, or when a CPU serves nobody for too long. The kernel's own complaints are for the
-//! script that starts the program. The choices of each thread follow from the seed; how threads meet does not.
+//! A run fails when the honest data is wrong or stands still, when a call or the end of a
+//! process hangs, when netlink shows freed memory, or when a CPU serves nobody for too long.
+//! The kernel's own complaints are for the script that starts the program. The choices of
+//! each thread follow from the seed; how threads meet does not.
 
 mod attacker;
 mod chaos;

@@ -28,13 +28,15 @@ pub struct Profile {
     pub victims: Vec<String>,
     /// A cgroup that attackers join.
     pub cgroup: String,
-    /// How many times slower this kernel is than others: attackers live that much longer, and patience lasts.
+    /// How many times slower this kernel is than others: attackers live that much longer, and
+    /// patience lasts.
     pub slow: u64,
     /// Milliseconds that an operation, or the end of a process, may take.
     pub patience: u64,
     /// Milliseconds for which a CPU may serve no real-time thread.
     pub stall: u64,
-    /// Which operations are chosen by all attackers; without it every other attacker has a focus of its own.
+    /// Which operations are chosen by all attackers; without it every other attacker has a
+    /// focus of its own.
     pub focus: Option<Focus>,
 }
 

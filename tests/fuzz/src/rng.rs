@@ -49,7 +49,8 @@ impl Rng {
         from[self.index(from.len())]
     }
 
-    /// A number that code is likely to handle wrongly: a limit, a power of two, one beside it, or any.
+    /// A number that code is likely to handle wrongly: a limit, a power of two, one beside
+    /// it, or any.
     pub fn odd(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,

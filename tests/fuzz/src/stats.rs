@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is counted: each operation by its kind and errno, in memory that all processes share and that survives
-//! a process that is killed.
+//! What is counted: each operation by its kind and errno, in memory that all processes share
+//! and that survives a process that is killed.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},

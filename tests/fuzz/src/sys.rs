@@ -2,8 +2,9 @@
 
 //! System calls, and memory that other threads, processes and the kernel change at the same time.
 //!
-//! All of the program's `unsafe` is here. Addresses are plain numbers: the memory that they name lies in fixed
-//! areas of the process outside of what Rust allocates, or it is the kernel's business to refuse them.
+//! All of the program's `unsafe` is here. Addresses are plain numbers: the memory that they
+//! name lies in fixed areas of the process outside of what Rust allocates, or it is the
+//! kernel's business to refuse them.
 
 use std::{
     ffi::{c_char, c_int, c_long, c_void, CString},
@@ -58,12 +59,12 @@ pub mod nr {
 /// The result of a system call: what it returned, or its errno.
 pub type Outcome = Result<i64, i32>;
 
-/// Any system call. What is passed must not let the kernel write to memory that Rust owns, except where the
-/// caller lends it.
+/// Any system call. What is passed must not let the kernel write to memory that Rust owns,
+/// except where the caller lends it.
 pub fn call(number: i64, arguments: &[i64]) -> Outcome {
     let at = |index: usize| arguments.get(index).copied().unwrap_or(0);
-    // SAFETY: The call has at most six arguments. The callers of this program pass addresses of the fixed
-    // areas, of buffers that they own, or such that the kernel refuses.
+    // SAFETY: The call has at most six arguments. The callers of this program pass addresses
+    // of the fixed areas, of buffers that they own, or such that the kernel refuses.
     let result = unsafe { syscall(number, at(0), at(1), at(2), at(3), at(4), at(5)) };
     if result == -1 {
         // SAFETY: The pointer is this thread's errno.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A thread of an attacker: it makes one operation after another, which its seed and weights choose.
+//! A thread of an attacker: it makes one operation after another, which its seed and weights
+//! choose.
 
 use std::{mem::replace, sync::atomic::Ordering::Relaxed};
 
@@ -157,7 +158,8 @@ impl<'a> Thread<'a> {
         })
     }
 
-    /// One object of a kind that is to be destroyed: mostly nobody knows of it afterwards, at times somebody does.
+    /// One object of a kind that is to be destroyed: mostly nobody knows of it afterwards, at
+    /// times somebody does.
     pub fn doomed(&mut self, kind: Kind) -> Object {
         if self.rng.one_in(8) {
             return self.any(kind);

@@ -119,7 +119,8 @@ pub enum Value<'a> {
     Out(u16),
 }
 
-/// What an ioctl returns: the first attribute's value, and what was written to each `Out`, one after another.
+/// What an ioctl returns: the first attribute's value, and what was written to each `Out`,
+/// one after another.
 pub type Answer = Result<(u64, Vec<Vec<u8>>), i32>;
 
 impl Thread<'_> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A pair of honest QPs beside the attackers: data that is transferred must be right, and go on being transferred.
+//! A pair of honest QPs beside the attackers: data that is transferred must be right, and go
+//! on being transferred.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -146,8 +147,8 @@ fn connect(thread: &mut Thread<'_>, one: Side, other: Side) -> Result<(), i32> {
     Ok(())
 }
 
-/// Writes a pattern of its own from one side to the other, and waits for the completion. Returns whether it was
-/// a good one.
+/// Writes a pattern of its own from one side to the other, and waits for the completion.
+/// Returns whether it was a good one.
 fn send(thread: &mut Thread<'_>, from: Side, to: Side, times: u64) -> bool {
     let seed = Rng::new(times, &[]).next().to_ne_bytes();
     let pattern: Vec<u8> = (0..20_000usize)

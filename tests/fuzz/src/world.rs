@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the threads of an attacker share: open devices, the objects that they made and use under each other,
-//! and fixed areas of memory.
+//! What the threads of an attacker share: open devices, the objects that they made and use
+//! under each other, and fixed areas of memory.
 
 use std::{
     fs,
@@ -229,7 +229,8 @@ impl World {
         self.devices.lock().ok()?.get(which).cloned()
     }
 
-    /// Remembers an object. Returns another, which is remembered no longer, when there are too many.
+    /// Remembers an object. Returns another, which is remembered no longer, when there are
+    /// too many.
     pub fn add(&self, kind: Kind, object: Object, rng: &mut Rng) -> Option<Object> {
         let mut pool = self.pools[kind as usize].lock().ok()?;
         let evicted = (pool.len() >= MOST).then(|| {
@@ -281,7 +282,8 @@ impl World {
         }
     }
 
-    /// Maps a ring of this context, in the place of another one or of plain memory. Returns where, or zero.
+    /// Maps a ring of this context, in the place of another one or of plain memory. Returns
+    /// where, or zero.
     pub fn map_ring(&self, context: usize, offset: u64, length: u32) -> u64 {
         let length = u64::from(length);
         let place = match length {

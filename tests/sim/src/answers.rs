@@ -106,7 +106,7 @@ fn positive(side: &mut Side, ext: u64, credits: u8) -> Check {
         ));
     }
     if rx.reads.front().is_some_and(|read| ext >= read.next) {
-        return Err("an acknowledgement overtook a response".into());
+        return Err("an acknowledgment overtook a response".into());
     }
     if credits != UNLIMITED_CREDITS {
         return Err(format!("{credits} credits"));

@@ -44,7 +44,7 @@ pub(crate) struct Message {
     pub(crate) cuts: Vec<u64>,
     /// Number of bytes of a READ response that have arrived.
     pub(crate) filled: u32,
-    /// The whole response, not just an acknowledgement, has arrived.
+    /// The whole response, not just an acknowledgment, has arrived.
     pub(crate) answered: bool,
     /// The responder carried the message out.
     pub(crate) executed: bool,
@@ -127,7 +127,7 @@ impl Message {
         ext == self.first || self.cuts.contains(&ext)
     }
 
-    /// Returns whether the message needs a response that is more than an acknowledgement.
+    /// Returns whether the message needs a response that is more than an acknowledgment.
     pub(crate) fn wants_response(&self) -> bool {
         matches!(
             self.wr.op,

@@ -14,7 +14,7 @@ use crate::side::Side;
 
 type Check = Result<(), String>;
 
-/// One of this many packets must request an acknowledgement.
+/// One of this many packets must request an acknowledgment.
 const ASK_EVERY: u32 = 32;
 
 /// Delays of the RNR timer codes in units of 10 µs (IBTA 1.x §9.7.5.2.8).
@@ -91,7 +91,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     let asks = packet.bth.ack_req || side.messages[index].wants_response();
     side.tx.unasked = if asks { 0 } else { side.tx.unasked + 1 };
     if side.tx.unasked >= ASK_EVERY {
-        return Err(format!("{ASK_EVERY} packets asked for no acknowledgement"));
+        return Err(format!("{ASK_EVERY} packets asked for no acknowledgment"));
     }
     if side.tx.sent - side.tx.una >= 1 << 23 {
         return Err("more than half of all PSNs in flight".into());
@@ -234,7 +234,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if ext == next || skipped {
         return Ok(());
     }
-    // The newest packet that needs only an acknowledgement may be sent again, to request one.
+    // The newest packet that needs only an acknowledgment may be sent again, to request one.
     let behind = side.messages[side.completed..side.taken].iter();
     let newest = behind
         .filter(|message| message.packets > 0 && message.first < tx.cursor)
@@ -250,7 +250,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     }
     // The engine may have decided to send the packet that much earlier.
     let due = (tx.sent_at[tx.una as usize] + ack_timeout(profile.timeout)).saturating_sub(slack);
-    // Packets without an acknowledgement request are sent again when an acknowledgement is needed.
+    // Packets without an acknowledgment request are sent again when an acknowledgment is needed.
     let ended = tx.drain_at.is_some()
         || side.messages[side.completed..side.taken]
             .iter()
@@ -259,7 +259,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if !tx.nudged && early && !ended {
         return Err(format!("went back at {now} ns, the timeout is at {due}"));
     }
-    // Resending to request an acknowledgement is not a retry.
+    // Resending to request an acknowledgment is not a retry.
     let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;
     if nobody_asked && !probes && !tx.nudged && !tx.starved && !ended {
         return Err(format!(

@@ -108,7 +108,7 @@ impl Reference<'_> {
             self.side.rx.owes = Some(self.side.rx.owes.unwrap_or(0).max(ext));
         }
         if !message.wants_response() {
-            // The acknowledgement covers all packets, unless that would skip an answer.
+            // The acknowledgment covers all packets, unless that would skip an answer.
             let rx = &mut self.side.rx;
             let skips = ext + 1 < rx.recorded;
             rx.may_ack.push(if skips { ext } else { rx.epsn - 1 });

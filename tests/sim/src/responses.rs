@@ -100,7 +100,7 @@ fn acknowledge(side: &mut Side, ext: u64) {
     advance(side, ext.min(limit));
 }
 
-/// Returns the first packet that an acknowledgement doesn't finish, since it needs its own
+/// Returns the first packet that an acknowledgment doesn't finish, since it needs its own
 /// response.
 fn limit(side: &Side) -> u64 {
     let waiting = side.messages[side.completed..]
@@ -142,7 +142,7 @@ fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
     tx.rnr_until = Some((now + rnr_delay(timer), ext));
 }
 
-/// Processes a READ response packet or an atomic acknowledgement, which is accepted only if it is
+/// Processes a READ response packet or an atomic acknowledgment, which is accepted only if it is
 /// the next one.
 fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bool) {
     acknowledge(side, ext);

@@ -165,9 +165,9 @@ pub(crate) struct Rx {
     pub(crate) unreadable: Vec<u64>,
     /// The right to READ was withdrawn. Responses that are still due may be refused.
     pub(crate) read_revoked: bool,
-    /// The number of a request for an acknowledgement that no acknowledgement has covered yet.
+    /// The number of a request for an acknowledgment that no acknowledgment has covered yet.
     pub(crate) owes: Option<u64>,
-    /// The numbers that an acknowledgement may carry.
+    /// The numbers that an acknowledgment may carry.
     pub(crate) may_ack: Vec<u64>,
     /// One past the last number of the newest request whose answer is remembered.
     pub(crate) recorded: u64,

@@ -249,7 +249,7 @@ impl Swarm {
         (self.max_message() as usize).max(1 << 14)
     }
 
-    /// Returns the acknowledgement timeout in nanoseconds, or a substitute for it if the timer is
+    /// Returns the acknowledgment timeout in nanoseconds, or a substitute for it if the timer is
     /// disabled.
     pub(crate) fn rto(&self) -> u64 {
         match self.timeout {

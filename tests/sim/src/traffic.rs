@@ -82,7 +82,7 @@ impl World {
             let carried = side.messages[side.retired..]
                 .iter()
                 .any(|message| message.wants_response() && message.first < tx.cursor);
-            // After the last of all posted messages nothing waits for an acknowledgement of
+            // After the last of all posted messages nothing waits for an acknowledgment of
             // unsignaled ones.
             let lingers = rto != 0
                 && tx.drain_at.is_none()
@@ -91,7 +91,7 @@ impl World {
                     .messages
                     .last()
                     .is_some_and(|last| !last.wr.signaled && !last.is_local());
-            // The acknowledgement of an earlier packet also lets the engine continue.
+            // The acknowledgment of an earlier packet also lets the engine continue.
             let asked = tx.una + u64::from(tx.unasked) < tx.cursor;
             let quiet = waits || carried || lingers || asked;
             if side.sends() && tx.una < tx.cursor && tx.unasked > 0 && !quiet {

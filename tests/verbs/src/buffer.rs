@@ -60,7 +60,8 @@ impl Buffer {
         }
     }
 
-    /// The first position within `len` bytes at `offset` that does not hold what [`Self::fill`] puts.
+    /// The first position within `len` bytes at `offset` that does not hold what
+    /// [`Self::fill`] puts.
     pub fn mismatch(&self, offset: usize, len: usize, seed: u64) -> Option<usize> {
         (0..len).find(|&i| self.get(offset + i) != pattern(seed, i))
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What providers have in libibverbs' second table: QPs whose work requests are built by calls (`ibv_qp_ex`),
-//! for stock librxe has ATOMIC_WRITE there only; the moderation of CQs, which it lacks.
+//! What providers have in libibverbs' second table: QPs whose work requests are built by
+//! calls (`ibv_qp_ex`), for stock librxe has ATOMIC_WRITE there only; the moderation of CQs,
+//! which it lacks.
 
 use std::{io, mem::offset_of, rc::Rc};
 
@@ -14,8 +15,8 @@ impl Context {
     /// The second table.
     fn table(&self) -> io::Result<&verbs_context> {
         let context = self.0;
-        // SAFETY: The context is open; libibverbs marks those that lie in a `verbs_context` in this way, which
-        // lives as long.
+        // SAFETY: The context is open; libibverbs marks those that lie in a `verbs_context`
+        // in this way, which lives as long.
         unsafe {
             if (*context).abi_compat as usize != usize::MAX {
                 return Err(io::ErrorKind::Unsupported.into());
@@ -26,7 +27,8 @@ impl Context {
 }
 
 impl Cq {
-    /// `ibv_modify_cq`: at most `count` completions are held back, for at most `period` microseconds.
+    /// `ibv_modify_cq`: at most `count` completions are held back, for at most `period`
+    /// microseconds.
     pub fn moderate(&self, count: u16, period: u16, mask: u32) -> io::Result<()> {
         let modify = self.context.table()?.modify_cq;
         let modify = modify.ok_or(io::ErrorKind::Unsupported)?;
@@ -62,10 +64,11 @@ impl Qp {
         Ok(Self::adopt(raw, pd, cq))
     }
 
-    /// Posts a signaled ATOMIC_WRITE of eight bytes to remote address and key. The QP must be extended.
+    /// Posts a signaled ATOMIC_WRITE of eight bytes to remote address and key. The QP must be
+    /// extended.
     pub fn atomic_write(&self, id: u64, remote: (u64, u32), bytes: [u8; 8]) -> io::Result<()> {
-        // SAFETY: The QP is extended, so all calls of the table that it asked for are there; the bytes are
-        // copied by the call.
+        // SAFETY: The QP is extended, so all calls of the table that it asked for are there;
+        // the bytes are copied by the call.
         let errno = unsafe {
             let qp = ibv_qp_to_qp_ex(self.raw);
             let (Some(start), Some(write), Some(complete)) =

@@ -354,7 +354,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Whether there is an event, or comes one within so many milliseconds. It stays for [`Self::wait`].
+    /// Whether there is an event, or comes one within so many milliseconds. It stays for
+    /// [`Self::wait`].
     pub fn event_within(&self, milliseconds: i32) -> bool {
         // SAFETY: The channel is alive.
         readable_within(unsafe { (*self.channel).fd }, milliseconds)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Extended reliable connections by the kernel's own interface: stock librxe has none, so commands are
-//! written to the device, and WQEs into its rings, as a library would.
+//! Extended reliable connections by the kernel's own interface: stock librxe has none, so
+//! commands are written to the device, and WQEs into its rings, as a library would.
 
 use std::{io, mem, ptr, rc::Rc};
 

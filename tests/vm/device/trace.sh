@@ -34,7 +34,7 @@ declare -A before
 for device in "$DEV1" "$DEV2"; do
 	for name in sent_pkts rcvd_pkts completer_retry_err rcvd_seq_err; do before[$device/$name]=$(counter "$device" $name); done
 done
-# Its ends agree over TCP before they destroy their QPs, so that no end waits for an acknowledgement by a QP that is gone.
+# Its ends agree over TCP before they destroy their QPs, so that no end waits for an acknowledgment by a QP that is gone.
 check "messages both ways over it, with all events" record perftest ib_send_lat -n $MESSAGES -s $SIZE -m 1024
 sleep 0.1
 grew() { echo $(($(counter "$1" "$2") - before[$1/$2])); }

@@ -31,7 +31,7 @@ def attribute(kind, value):
 
 
 def call(sock, family, command, attributes):
-    """The answer's payload, behind the headers; empty if it is only an acknowledgement."""
+    """The answer's payload, behind the headers; empty if it is only an acknowledgment."""
     body = struct.pack("=BBH", command, 1, 0) + attributes
     sock.send(struct.pack("=IHHII", 16 + len(body), family, REQUEST | ACK, 1, 0) + body)
     answer = sock.recv(65536)

@@ -104,7 +104,7 @@ def equal(seen, wanted, what):
 
 def unplug(device, index, *command):
     side = Side(device, index)
-    # A peer that isn't there: sends wait for ever for their acknowledgement.
+    # A peer that isn't there: sends wait for ever for their acknowledgment.
     side.connect(side.gid, 0xABCDEF, timeout=0, mtu=e.IBV_MTU_1024)
     for number in range(5):
         side.post_recv(number)

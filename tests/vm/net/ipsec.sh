@@ -13,7 +13,7 @@ unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$ho
 # Fragments that host 1 has made, of both versions of IP.
 created() { in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' | awk '/FragCreates/ { sum += $2 } END { print sum }'; }
 # long_messages PREFIX: they pass both ways. librdmacm's timeout is 2 s; ibv_rc_pingpong gives up after 0.5 s, in which the debug
-# kernel does not always protect four packets and their acknowledgement.
+# kernel does not always protect four packets and their acknowledgment.
 long_messages() { _rping 60 "${1}1" 2 -S 16384; }
 protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 

@@ -11,7 +11,7 @@ all_left() { ! grep -v '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-# Who has all messages, and acknowledgements of its own, leaves. If the last acknowledgement that it gave was lost, the
+# Who has all messages, and acknowledgments of its own, leaves. If the last acknowledgment that it gave was lost, the
 # other retransmits to nobody: no transport can tell it.
 last_ack_lost() { [[ $OUTPUT == *" iters in "* && $OUTPUT == *"retry counter exceeded"* ]]; }
 

@@ -82,7 +82,7 @@ def backlog(cpu):
     return sum(row[11] for row in fields if row[12] == cpu)
 
 
-@case("an acknowledgement that came before the timer ran costs no retry")
+@case("an acknowledgment that came before the timer ran costs no retry")
 def _():
     for attempt in range(5):
         requester, responder = pair(timeout=8, retries=0)
@@ -96,7 +96,7 @@ def _():
                 limit = time.monotonic() + 20
                 while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
                     pass
-                # The acknowledgement waits for a softirq of this CPU.
+                # The acknowledgment waits for a softirq of this CPU.
                 while not backlog(1) and time.monotonic() < limit:
                     pass
                 limit = time.monotonic() + 0.2

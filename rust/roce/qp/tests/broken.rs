@@ -18,7 +18,8 @@ pub(super) fn broken() -> (TestQp, MockHost) {
 }
 
 fn is_nak(packet: &Packet) -> bool {
-    matches!(packet.body, Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::InvalidRequest))
+    let refusal = Syndrome::Nak(NakCode::InvalidRequest);
+    matches!(packet.body, Body::Ack(aeth) if aeth.syndrome == refusal)
 }
 
 #[test]

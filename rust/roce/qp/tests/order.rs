@@ -16,7 +16,7 @@ fn a_reliable_qp_minds_order_until_its_requests_are_acknowledged() {
 }
 
 #[test]
-fn an_acknowledgement_may_be_overtaken() {
+fn an_acknowledgment_may_be_overtaken() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_recv(8);
     qp.handle_packet(NOW, &send_only(FIRST), &mut host);

@@ -142,7 +142,7 @@ fn an_acknowledged_packet_is_not_taken_back() {
     }
     let dropped = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
     assert_eq!(dropped.packet.bth.psn, psn(2));
-    // The acknowledgement of the copies that were sent first.
+    // The acknowledgment of the copies that were sent first.
     bench.ack(2);
     bench.qp.transmit_dropped(bench.now, &dropped);
     bench.now = bench.now.after(Duration(100_000));

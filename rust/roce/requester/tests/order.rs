@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of acknowledgements, of retries and of the order of completions.
+//! Tests of acknowledgments, of retries and of the order of completions.
 
 use super::*;
 
 #[test]
-fn one_acknowledgement_completes_all_before_it() {
+fn one_acknowledgment_completes_all_before_it() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         bench.post(SEND, 1500);
@@ -31,7 +31,7 @@ fn unsignaled_success_is_silent() {
 }
 
 #[test]
-fn acknowledgements_out_of_flight_are_ignored() {
+fn acknowledgments_out_of_flight_are_ignored() {
     for stray in [u32::MAX, 2, 3, 1 << 23, (1 << 24) - 1] {
         let mut bench = Bench::new();
         bench.post(SEND, 2000);
@@ -137,7 +137,7 @@ fn repeated_naks_cost_no_retry() {
 }
 
 #[test]
-fn late_acknowledgements_move_the_cursor() {
+fn late_acknowledgments_move_the_cursor() {
     let mut bench = Bench::new();
     bench.post(SEND, 3000);
     bench.post(SEND, 0);
@@ -191,7 +191,7 @@ fn progress_restores_all_retries() {
         assert_eq!(bench.state(), QpState::Rts);
     }
     bench.poll();
-    // The same acknowledgement again is no progress.
+    // The same acknowledgment again is no progress.
     for _ in 0..3 {
         bench.time_out();
         bench.ack(8);
@@ -208,7 +208,7 @@ fn timeout_zero_is_never() {
         timeout: Some(0),
         ..Attrs::default()
     });
-    // Without a timer the acknowledgement can't be requested later.
+    // Without a timer the acknowledgment can't be requested later.
     bench.post_unsignaled(SEND, 0);
     assert!(bench.poll()[0].packet.bth.ack_req);
     assert_eq!(bench.qp.poll_timeout(), None);
@@ -234,7 +234,7 @@ fn rnr_naks_make_it_wait() {
     assert_eq!(
         bench.qp.poll_timeout(),
         Some(bench.now.after(TIMEOUT)),
-        "the acknowledgement timer runs again"
+        "the acknowledgment timer runs again"
     );
     bench.ack(2);
     assert_eq!(bench.sent().len(), 3);
@@ -465,7 +465,7 @@ fn an_unreadable_source_fails_its_request_after_those_before_it() {
     bench
         .qp
         .transmit_failed(NOW, &failed, fault, &mut bench.host);
-    // The request before it didn't request an acknowledgement, so it must be sent again.
+    // The request before it didn't request an acknowledgment, so it must be sent again.
     let again = bench.poll();
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].packet.bth.psn, psn(0));

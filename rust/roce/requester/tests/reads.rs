@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of READs, atomics and the other requests whose response is more than an acknowledgement.
+//! Tests of READs, atomics and the other requests whose response is more than an acknowledgment.
 
 use super::*;
 
@@ -87,7 +87,7 @@ fn a_missing_response_is_asked_for_again_from_there() {
 }
 
 #[test]
-fn an_acknowledgement_past_a_read_means_that_its_response_was_lost() {
+fn an_acknowledgment_past_a_read_means_that_its_response_was_lost() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
     bench.post(READ, 2048);
@@ -101,7 +101,7 @@ fn an_acknowledgement_past_a_read_means_that_its_response_was_lost() {
     assert_eq!(reth_of(&again[0]), (1, 0, 2048));
     assert_eq!(again[1].packet.bth.psn, psn(5));
     assert_eq!(again.len(), 2);
-    // A repeated acknowledgement leads to no further resend.
+    // A repeated acknowledgment leads to no further resend.
     bench.ack(4);
     assert_eq!(bench.psns(), []);
     bench.read_response(1, FIRST_PART, MTU);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of the division of messages into packets, and of acknowledgement requests.
+//! Tests of the division of messages into packets, and of acknowledgment requests.
 
 use super::*;
 
@@ -184,7 +184,7 @@ fn asking(bench: &mut Bench) -> Vec<u32> {
 }
 
 #[test]
-fn acknowledgements_are_asked_for_sparingly() {
+fn acknowledgments_are_asked_for_sparingly() {
     let mut bench = Bench::new();
     for _ in 0..7 {
         bench.post_unsignaled(SEND, 0);
@@ -192,7 +192,7 @@ fn acknowledgements_are_asked_for_sparingly() {
     assert_eq!(
         asking(&mut bench),
         [],
-        "nothing waits for an acknowledgement"
+        "nothing waits for an acknowledgment"
     );
     bench.time_out();
     let newest = bench.poll();
@@ -240,7 +240,7 @@ fn acknowledgements_are_asked_for_sparingly() {
 }
 
 #[test]
-fn resent_requests_ask_for_an_acknowledgement_at_each_end() {
+fn resent_requests_ask_for_an_acknowledgment_at_each_end() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         bench.post_unsignaled(SEND, 1500);
@@ -287,6 +287,6 @@ fn losses_lower_the_limit_in_flight_and_progress_raises_it() {
     }
     bench.ack(33);
     bench.time_out();
-    // At least four packets are in flight, and each of them requests an acknowledgement.
+    // At least four packets are in flight, and each of them requests an acknowledgment.
     assert_eq!(asking(&mut bench), [0, 1, 2, 3]);
 }

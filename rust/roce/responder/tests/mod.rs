@@ -93,7 +93,7 @@ impl Bench {
         }
     }
 
-    /// Creates a packet with the peer's next PSN, and an acknowledgement request.
+    /// Creates a packet with the peer's next PSN, and an acknowledgment request.
     fn packet(&self, body: Body, payload_len: u32) -> Packet {
         Packet {
             service: match self.context.config.kind {

@@ -42,7 +42,7 @@ fn a_nak_not_yet_sent_names_what_is_missing_then() {
 }
 
 #[test]
-fn a_packet_ahead_takes_the_place_of_no_acknowledgement() {
+fn a_packet_ahead_takes_the_place_of_no_acknowledgment() {
     for (psn, ahead) in [(10, 20), (0xff_ffff, 0x6f_ffff)] {
         let both = [
             Said::Ack(psn),
@@ -56,7 +56,7 @@ fn a_packet_ahead_takes_the_place_of_no_acknowledgement() {
             }
             assert_eq!(bench.answers(), both);
         }
-        // The host drops the acknowledgement.
+        // The host drops the acknowledgment.
         let mut bench = Bench::starting(QpKind::Rc, psn);
         bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
         bench.pass_at(Psn::new(ahead), write_only(0, 8), 8);
@@ -74,7 +74,7 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
         for ahead in [1, 3, 2] {
             bench.pass_at(at(ahead), write_only(0, 8), 8);
         }
-        // All dropped packets arrive again before the NAK is sent, and request no acknowledgement.
+        // All dropped packets arrive again before the NAK is sent, and request no acknowledgment.
         for n in 0..4 {
             let mut packet = bench.packet(write_only(0, 8), 8);
             packet.bth.psn = at(n);
@@ -91,7 +91,7 @@ fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
 }
 
 #[test]
-fn no_acknowledgement_before_a_nak_is_that_of_a_read() {
+fn no_acknowledgment_before_a_nak_is_that_of_a_read() {
     let nak = |psn| Said::Nak(psn, NakCode::PsnSequence);
     // A third party's packets before and after the expected PSN, while a READ is answered.
     let mut bench = Bench::starting(QpKind::Rc, 8);
@@ -111,7 +111,7 @@ fn no_acknowledgement_before_a_nak_is_that_of_a_read() {
         bench.answers(),
         [&responses[..], &[Said::Ack(8), nak(12)]].concat()
     );
-    // A READ after a WRITE whose acknowledgement is due.
+    // A READ after a WRITE whose acknowledgment is due.
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(700), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
@@ -139,14 +139,14 @@ fn a_duplicate_with_the_number_of_a_read_is_not_acknowledged() {
     assert_eq!(bench.answers(), [Said::Read(10, Part::Only, 0, 8)]);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     assert_eq!(bench.answers(), []);
-    // No acknowledgement is sent before a NAK either.
+    // No acknowledgment is sent before a NAK either.
     bench.pass_at(Psn::new(700), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     assert_eq!(bench.answers(), [Said::Nak(11, NakCode::PsnSequence)]);
 }
 
 #[test]
-fn a_dropped_acknowledgement_restores_no_needless_nak() {
+fn a_dropped_acknowledgment_restores_no_needless_nak() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
     bench.pass_at(Psn::new(12), write_only(0, 8), 8);
@@ -197,7 +197,7 @@ fn sends_and_writes_are_acknowledged_again_but_not_repeated() {
 }
 
 #[test]
-fn repeated_acknowledgements_skip_no_answer() {
+fn repeated_acknowledgments_skip_no_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass(write_only(0, 8), 8);
     bench.pass_read(0, 8);
@@ -336,7 +336,7 @@ fn messages_are_counted() {
 }
 
 #[test]
-fn an_acknowledgement_is_sent_only_on_request() {
+fn an_acknowledgment_is_sent_only_on_request() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     let mut packet = bench.packet(write_only(0, 8), 8);
     packet.bth.ack_req = false;

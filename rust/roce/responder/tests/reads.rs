@@ -46,7 +46,7 @@ fn an_empty_read_needs_no_key() {
 }
 
 #[test]
-fn later_acknowledgements_wait_and_earlier_ones_are_covered() {
+fn later_acknowledgments_wait_and_earlier_ones_are_covered() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass(write_only(0, 8), 8);
     bench.pass_read(0, 2 * MTU);
@@ -281,7 +281,7 @@ fn a_dropped_response_does_not_undo_a_new_request() {
             Said::Read(12, Part::Last, 2048, MTU),
         ]
     );
-    // An acknowledgement that is taken back doesn't replace a newer one either.
+    // An acknowledgment that is taken back doesn't replace a newer one either.
     for psn in [13, 14] {
         bench.pass_at(Psn::new(psn), write_only(0, 8), 8);
         if psn == 13 {

@@ -162,7 +162,7 @@ fn a_receive_posted_meanwhile_shortens_the_wait() {
 }
 
 #[test]
-fn an_acknowledgement_survives_an_rnr_nak_never_sent() {
+fn an_acknowledgment_survives_an_rnr_nak_never_sent() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.host.post_recv(1, 8);
     bench.pass(send_only(), 8);

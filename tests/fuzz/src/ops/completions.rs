@@ -150,7 +150,8 @@ pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     resize(thread, cq, LONG)
 }
 
-/// Breaks a QP whose receive queue is full: each request becomes a completion. Waits for most of them.
+/// Breaks a QP whose receive queue is full: each request becomes a completion. Waits for most
+/// of them.
 fn fill(thread: &mut Thread<'_>, qp: Object, cq: Object) -> Done {
     if qp.ring == 0 || cq.ring == 0 {
         return Ok(());
@@ -240,7 +241,8 @@ fn moderate(thread: &mut Thread<'_>, cq: Object, count: u16, period: u16) -> Don
         .map(|_| ())
 }
 
-/// A CQ, moderated or not, with a QP to itself, which are destroyed while messages complete and are told of.
+/// A CQ, moderated or not, with a QP to itself, which are destroyed while messages complete
+/// and are told of.
 pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let cq = make_cq(thread, context, 250)?;
@@ -253,7 +255,8 @@ pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     connect_to(thread, qp, qp)?;
     let region = thread.any_of(Kind::Mr, context);
     let length = thread.rng.pick(&[0, 0, 1000, 30_000]);
-    // Long queues are worked off by a thread, which interrupts delay between a completion and its notification.
+    // Long queues are worked off by a thread, which interrupts delay between a completion and
+    // its notification.
     for _ in 0..1 + thread.rng.below(120) {
         super::rings::post_message(qp, region, length, super::rings::SEND);
     }

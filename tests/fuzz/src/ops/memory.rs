@@ -107,7 +107,8 @@ fn ring_copy_at(thread: &mut Thread<'_>, at: u64) -> Done {
     .map(|_| ())
 }
 
-/// Memory of any kind with a region and a QP to itself: messages go from it to itself, and it is taken away meanwhile.
+/// Memory of any kind with a region and a QP to itself: messages go from it to itself, and it
+/// is taken away meanwhile.
 pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
     let (context, at) = (thread.context(), area(thread));
     match thread.rng.below(8) {
@@ -171,7 +172,8 @@ pub fn protect(thread: &mut Thread<'_>) -> Done {
 /// Drops pages, pages them out, splits and joins huge ones.
 pub fn advise(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
-    // DONTNEED, REMOVE, FREE, COLD, PAGEOUT, COLLAPSE, DONTFORK, DOFORK, WIPEONFORK, HUGEPAGE, POPULATE_WRITE
+    // DONTNEED, REMOVE, FREE, COLD, PAGEOUT, COLLAPSE, DONTFORK, DOFORK, WIPEONFORK,
+    // HUGEPAGE, POPULATE_WRITE
     let advice = thread
         .rng
         .pick(&[4, 4, 4, 9, 8, 20, 21, 25, 10, 11, 18, 14, 23]);

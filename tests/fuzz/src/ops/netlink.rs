@@ -14,7 +14,8 @@ use crate::{
 
 /// RDMA_NLDEV_CMD_*_GET that can be dumped.
 const DUMPS: [u16; 12] = [1, 5, 9, 10, 11, 12, 13, 14, 17, 22, 23, 29];
-/// The other commands, but for DELLINK: links are the administrator's, and the honest pair needs its own.
+/// The other commands, but for DELLINK: links are the administrator's, and the honest pair
+/// needs its own.
 const OTHERS: [u16; 18] = [
     0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
 ];
@@ -41,7 +42,8 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
     } else {
         thread.rng.pick(&DUMPS)
     };
-    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQN and the summary of statistics.
+    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQN and the summary
+    // of statistics.
     let attribute = thread.rng.pick(&[21u16, 60, 61, 62, 64, 88, 77]);
     let number = if thread.rng.one_in(2) {
         thread.any(Kind::Qp).number

@@ -21,8 +21,8 @@ const RAW: u8 = 8;
 const XRC_INI: u8 = 9;
 const XRC_TGT: u8 = 10;
 
-/// All that messages take, in the context that is chosen: a domain, regions of each kind, queues, and a QP that is
-/// connected.
+/// All that messages take, in the context that is chosen: a domain, regions of each kind,
+/// queues, and a QP that is connected.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
     thread.unchanged(set_up)
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rings and doorbell pages: WQEs, indices, arm words and bits, written as a library does and otherwise.
+//! Rings and doorbell pages: WQEs, indices, arm words and bits, written as a library does and
+//! otherwise.
 
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -202,7 +203,8 @@ pub const TRANSFERS: [u32; 9] = [
     ATOMIC_WRITE,
 ];
 
-/// Posts a receive and an operation of so many bytes, without telling the kernel. One region is memory of both sides.
+/// Posts a receive and an operation of so many bytes, without telling the kernel. One region
+/// is memory of both sides.
 pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
     let count = u32::from(length > 0);
     let list = Bytes::new()
@@ -314,7 +316,8 @@ pub fn post_srq(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Tells the kernel of any send queue, and with requests in the call that stock libraries leave empty.
+/// Tells the kernel of any send queue, and with requests in the call that stock libraries
+/// leave empty.
 pub fn ring_call(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     if !thread.rng.one_in(8) {

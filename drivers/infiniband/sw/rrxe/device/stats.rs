@@ -30,7 +30,7 @@ pub(crate) enum Counter {
     SentRnrNak,
     /// NAKs received with the code for a PSN sequence error.
     ReceivedSeqNak,
-    /// Acknowledgements not sent because a later one acknowledges their packets, too.
+    /// Acknowledgments not sent because a later one acknowledges their packets, too.
     AckDeferred,
     /// Requests that failed because the transport retries were exceeded.
     RetryExceeded,

@@ -3,7 +3,7 @@
 //! A bound on the CPU time that softirqs spend on the QPs of processes.
 //!
 //! A packet from the network runs its QP's engine in softirq, and the run may send: an
-//! acknowledgement of a few bytes allows up to 36 packets of 4 KiB to be sent. `process_backlog()`
+//! acknowledgment of a few bytes allows up to 36 packets of 4 KiB to be sent. `process_backlog()`
 //! (net/core/dev.c) takes in 64 packets, each of which may consist of 128 segments, before it
 //! checks the time. A QP also runs in softirq when packets in flight are freed, if its tx limit
 //! (the bound on its packets in flight) was exhausted. None of this time is charged to the process.

@@ -324,7 +324,7 @@ impl Core {
     /// Flushes, or defers sending to a thread or the poller, where the CPU time counts for the
     /// process.
     ///
-    /// For QPs without acknowledgements: a packet that comes in never enables one to be sent. So a
+    /// For QPs without acknowledgments: a packet that comes in never enables one to be sent. So a
     /// stranger's datagram does not cause a softirq to send work requests that a process has posted
     /// without a system call.
     fn defer_sends(&mut self, qp: &Qp, effects: &mut RunEffects) {

@@ -33,7 +33,7 @@ pub(crate) type Held<'a, T> = BhSpinLockGuard<'a, T>;
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum RunRequest {
-    /// Take in a received packet. In such a run a QP without acknowledgements sends no posted work
+    /// Take in a received packet. In such a run a QP without acknowledgments sends no posted work
     /// request (`Core::run`).
     Packet = 1 << 0,
     /// Do all work that is due.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A busy program: each of its laps posts a receive, arms the CQ, posts a SEND and polls for both completions.
+//! A busy program: each of its laps posts a receive, arms the CQ, posts a SEND and polls for
+//! both completions.
 
 use std::{
     hint,
@@ -22,8 +23,9 @@ const PATIENCE: i32 = 10_000;
 /// Set once the standard input has ended.
 static ENOUGH: AtomicBool = AtomicBool::new(false);
 
-/// Runs laps until the standard input ends. The CQ is armed for solicited messages; the very last is one, and only
-/// that must bring an event. Says "attached" when all is set up, as `hold-group` of `rrxe-check` does.
+/// Runs laps until the standard input ends. The CQ is armed for solicited messages; the very
+/// last is one, and only that must bring an event. Says "attached" when all is set up, as
+/// `hold-group` of `rrxe-check` does.
 pub fn run(device: &str) -> Fallible<()> {
     let mut own = Own::connect(device, 16, 16)?;
     thread::spawn(|| {

@@ -31,7 +31,8 @@ fn write(own: &Own) -> io::Result<()> {
     own.send(IBV_WR_RDMA_WRITE, 0)
 }
 
-/// Writes as many as are timed together, and lets others run until they are done. The kernel sees a busy program.
+/// Writes as many as are timed together, and lets others run until they are done. The kernel
+/// sees a busy program.
 fn stay_busy(own: &Own) -> io::Result<()> {
     (0..BURST).try_for_each(|_| write(own))?;
     (0..BURST).try_for_each(|_| own.await_one(thread::yield_now))

@@ -144,7 +144,8 @@ impl Watch {
     }
 }
 
-/// Prints a case, or a call of verbs, whose times were taken one by one, with the median and the mean, as a line of JSON.
+/// Prints a case, or a call of verbs, whose times were taken one by one, with the median and
+/// the mean, as a line of JSON.
 pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
     times.sort_unstable();
     let median = times

@@ -3,16 +3,16 @@
 //! The load of `make bench`: one case a call, both ends, one line of JSON.
 //!
 //! ```text
-//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip|spin SIZE COUNT DEPTH EVERY
-//! rrxe-bench calls DEVICE
-//! rrxe-bench busy DEVICE
-//! rrxe-bench tcp SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
+//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip|spin SIZE
+//! COUNT DEPTH EVERY rrxe-bench calls DEVICE rrxe-bench busy DEVICE rrxe-bench tcp
+//! SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
 //! ```
 //!
-//! The client runs here, the server in a child process; both sleep on events, as programs do, but for the
-//! client of `spin`, which polls; `calls` takes the time of the calls of verbs themselves. Of DEPTH messages
-//! in flight one in EVERY is signaled. The clock is the guest's; under QEMU's `-icount shift=0` its
-//! nanoseconds are instructions. A quarter of COUNT warms up.
+//! The client runs here, the server in a child process; both sleep on events, as programs do,
+//! but for the client of `spin`, which polls; `calls` takes the time of the calls of verbs
+//! themselves. Of DEPTH messages in flight one in EVERY is signaled. The clock is the
+//! guest's; under QEMU's `-icount shift=0` its nanoseconds are instructions. A quarter of
+//! COUNT warms up.
 //!
 //! `busy` measures nothing: it makes these calls until its input ends, for others to watch.
 

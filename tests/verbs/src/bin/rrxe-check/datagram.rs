@@ -482,15 +482,18 @@ fn foreign(ends: &Ends) -> Outcome {
     expect_silence(&b.cq)
 }
 
-/// Where librxe keeps an address handle's address (`struct rxe_av` of `rdma_user_rxe.h`) and its number.
+/// Where librxe keeps an address handle's address (`struct rxe_av` of `rdma_user_rxe.h`) and
+/// its number.
 const RXE_AV: usize = 24;
 const RXE_AH_NUMBER: usize = RXE_AV + 88;
 
-/// Makes `ah` look as if the kernel had returned no number, as old ones do: then the library puts the
-/// address into each request. The address is that of `to`, and its source the own one at `sgid_index`.
+/// Makes `ah` look as if the kernel had returned no number, as old ones do: then the library
+/// puts the address into each request. The address is that of `to`, and its source the own
+/// one at `sgid_index`.
 fn without_number(ah: &Ah, to: &Node, sgid_index: u8) -> Outcome {
     let start = ah.raw.cast::<u8>();
-    // SAFETY: librxe's structure is that long; what is read is looked at before anything is written.
+    // SAFETY: librxe's structure is that long; what is read is looked at before anything is
+    // written.
     let (av, number) = unsafe {
         let av = start.add(RXE_AV).cast::<[u8; 88]>();
         (av, start.add(RXE_AH_NUMBER).cast::<u32>())

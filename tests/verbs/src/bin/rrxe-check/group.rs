@@ -241,8 +241,8 @@ fn refused(ends: &Ends) -> Outcome {
     expect_errno(attach(&b.qp, single), EINVAL)
 }
 
-/// Attaches a QP of device B, with receives posted, and holds on until its input ends. Nobody may have sent
-/// it anything by then; after that it still works.
+/// Attaches a QP of device B, with receives posted, and holds on until its input ends. Nobody
+/// may have sent it anything by then; after that it still works.
 pub fn hold(ends: &Ends) -> Outcome {
     let mut b = Node::new(ends.b, ends.v6)?;
     let address = address(ends.v6, 9);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Unreliable transports over a network that loses, repeats and reorders: what arrives is whole, and
-//! arrives once.
+//! Unreliable transports over a network that loses, repeats and reorders: what arrives is
+//! whole, and arrives once.
 
 use rrxe_verbs::{link, object::Ah, sys::*};
 

@@ -2,8 +2,8 @@
 
 //! Checks data, completion statuses and errnos between two devices, and prints TAP.
 //!
-//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it sees both
-//! memories and both completion queues. Without a topic it runs all but `windows`
+//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it
+//! sees both memories and both completion queues. Without a topic it runs all but `windows`
 //! and those of their own.
 
 mod cq;

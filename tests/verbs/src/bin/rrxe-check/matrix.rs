@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One check for each operation that providers have in common: A requests, B responds, the data is compared.
+//! One check for each operation that providers have in common: A requests, B responds, the
+//! data is compared.
 
 use rrxe_verbs::{
     object::{Depth, Qp},

@@ -16,7 +16,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("QPs that are queried all the time go on", query_busy(ends));
 }
 
-/// One WRITE after another: if a query swallowed a doorbell, nothing would follow that makes up for it.
+/// One WRITE after another: if a query swallowed a doorbell, nothing would follow that makes
+/// up for it.
 fn query_busy(ends: &Ends) -> Outcome {
     const WRITES: u64 = 2000;
     const LOOKS: u64 = 100;

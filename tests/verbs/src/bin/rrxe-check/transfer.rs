@@ -400,8 +400,8 @@ fn both_directions(ends: &Ends) -> Outcome {
         recv: 32,
         ..plan.depth
     };
-    // 2.1 s: 1,024 packets are in flight each way, and the debug kernel needs longer than 0.5 s for what comes before the
-    // first acknowledgement.
+    // 2.1 s: 1,024 packets are in flight each way, and the debug kernel needs longer than 0.5
+    // s for what comes before the first acknowledgment.
     plan.timing.timeout = 19;
     let mut pair = Pair::new(ends, plan)?;
     pair.a.mr.buffer.fill(0, 65536, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What goes wrong on an unreliable connection: the sender hears of its own faults only, and its send
-//! queue alone is in error then.
+//! What goes wrong on an unreliable connection: the sender hears of its own faults only, and
+//! its send queue alone is in error then.
 
 use rrxe_verbs::sys::*;
 

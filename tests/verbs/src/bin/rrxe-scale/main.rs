@@ -2,12 +2,13 @@
 
 //! Many objects at a time, and many one after another.
 //!
-//! `rrxe-scale objects DEVICE COUNT [leave]` makes so many memory regions, CQs and QPs in this one
-//! process, connects the QPs in pairs, sends a message over each pair, and takes all away again, or
-//! leaves that to the end of the process. `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up,
-//! uses and tears down so many connections, one after another. `rrxe-scale limit DEVICE KIND` makes as many
-//! address handles (`ah`), windows (`mw`) or domains (`pd`) as one user may have objects, and has another user make one
-//! more meanwhile, by `rrxe-scale one DEVICE KIND`. What each step took is printed.
+//! `rrxe-scale objects DEVICE COUNT [leave]` makes so many memory regions, CQs and QPs in
+//! this one process, connects the QPs in pairs, sends a message over each pair, and takes all
+//! away again, or leaves that to the end of the process. `rrxe-scale connections DEVICE_A
+//! DEVICE_B COUNT` sets up, uses and tears down so many connections, one after another.
+//! `rrxe-scale limit DEVICE KIND` makes as many address handles (`ah`), windows (`mw`) or
+//! domains (`pd`) as one user may have objects, and has another user make one more meanwhile,
+//! by `rrxe-scale one DEVICE KIND`. What each step took is printed.
 
 use std::{
     any::Any,
@@ -257,8 +258,9 @@ fn one(device: &str, kind: &str) -> Outcome {
     made.map(drop).map_err(|why| why.to_string())
 }
 
-/// Makes objects of a kind until the device refuses with `ENOMEM`, which it does at the limit of a user and not much
-/// sooner; another user finds room meanwhile, and so does this one when one object is gone.
+/// Makes objects of a kind until the device refuses with `ENOMEM`, which it does at the limit
+/// of a user and not much sooner; another user finds room meanwhile, and so does this one
+/// when one object is gone.
 fn limit(device: &str, kind: &str) -> Outcome {
     const ENOMEM: i32 = 12;
     /// Objects of all kinds that a user has at most.
