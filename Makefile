@@ -23,6 +23,8 @@ test-debug:
 	@tools/rrxe test-debug
 kunit:
 	@tools/rrxe kunit
+rustdoc:
+	@tools/rrxe rustdoc
 upstream:
 	@tools/rrxe upstream
 bench:
@@ -42,4 +44,4 @@ help:
 # Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
 export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER TREE MINUTES SEED COVERAGE INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit upstream bench fuzz vm debug-vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench fuzz vm debug-vm clean help

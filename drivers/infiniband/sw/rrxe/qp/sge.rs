@@ -151,7 +151,7 @@ pub(crate) fn write(
 ///
 /// # Errors
 ///
-/// The errors of [`write`].
+/// The errors of [`write()`].
 pub(crate) fn scatter(
     sges: &[Sge],
     offset: u32,
@@ -168,7 +168,7 @@ pub(crate) fn scatter(
 ///
 /// # Errors
 ///
-/// The errors of [`write`].
+/// The errors of [`write()`].
 pub(crate) fn scatter_bytes(
     sges: &[Sge],
     offset: u32,
