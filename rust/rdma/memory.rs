@@ -76,7 +76,7 @@ impl RegionMemory {
     ///
     /// `EOPNOTSUPP` if the memory is on-demand and must be made writable, or if the memory is
     /// pinned and `access` requests on-demand memory. The errors of [`UserMemory::pin_again`].
-    pub fn again(&self, access: Access) -> Result<Option<Self>> {
+    pub fn with_access(&self, access: Access) -> Result<Option<Self>> {
         let enough = self.is_writable() || !access.writes();
         match self {
             Self::Pinned(_) if access.is_on_demand() => Err(crate::support::error::unsupported()),

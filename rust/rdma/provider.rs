@@ -326,7 +326,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of [`UserRange::take`].
+    /// `ENOMEM`, and those of [`UserRange::pin`].
     fn reg_user_mr(
         pd: &Arc<Self::Pd>,
         range: &UserRange<'_>,
@@ -339,7 +339,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` while memory windows are bound to the region, `EOPNOTSUPP` for a change that is not
-    /// supported, and those of [`UserRange::take`].
+    /// supported, and those of [`UserRange::pin`].
     fn rereg_user_mr(
         device: &Arc<Self::Device>,
         mr: &Arc<Self::Mr>,

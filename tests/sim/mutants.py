@@ -275,7 +275,7 @@ MUTANTS = [
      "        self.abandon_held(WcStatus::WrFlushErr, context, host);\n",
      ""),
     ("modify_qp(ERR) doesn't silence a responder that broke", "qp/modify.rs",
-     "QpState::Err if self.state.name() == QpState::Err => self.responder.silence(),",
+     "QpState::Err if self.state.name() == QpState::Err => self.responder.cancel_all(),",
      "QpState::Err if self.state.name() == QpState::Err => {}"),
     ("RESET keeps the expected order", "responder/mod.rs",
      "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n        self.undo",

@@ -30,7 +30,7 @@ use crate::{
     },
     bindings,
     support::sync::{cond_resched, smp_mb},
-    verbs::cq::{News, NotifyWhen},
+    verbs::cq::{NotifyWhen, Unannounced},
 };
 
 /// Smallest element in bytes: a cache line, so that no two elements share one.
@@ -234,11 +234,11 @@ impl Ring {
     /// Tells the process which kind of completions the CQ of this ring has that no notification has
     /// announced (`RRXE_CQ_NEWS`). To be called before the producer index is published.
     #[inline]
-    pub fn set_news(&self, news: News) {
+    pub fn set_unannounced(&self, news: Unannounced) {
         let news = match news {
-            News::None => cq_news::NONE,
-            News::Any => cq_news::ANY,
-            News::Solicited => cq_news::SOLICITED,
+            Unannounced::None => cq_news::NONE,
+            Unannounced::Any => cq_news::ANY,
+            Unannounced::Solicited => cq_news::SOLICITED,
         };
         self.word(cq_news::OFFSET).store(news, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use kernel::{error::to_result, ffi::c_void, prelude::*, sync::Arc, types::Opaque
 use crate::{
     bindings,
     device::IbDevice,
-    support::callback::{Claim, Place},
+    support::callback::{CallbackSlot, SlotClaim},
 };
 
 /// A device of any driver. It has no operations, since those of [`IbDevice`] may not suit another
@@ -40,7 +40,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// Observer of the current registration.
-static OBSERVER: Place = Place::empty();
+static OBSERVER: CallbackSlot = CallbackSlot::empty();
 
 /// A registered observer. The calls end when this value is dropped.
 ///
@@ -50,7 +50,7 @@ static OBSERVER: Place = Place::empty();
 pub struct ClientRegistration<T: Observer> {
     client: Pin<KBox<Opaque<bindings::ib_client>>>,
     /// The claim of [`OBSERVER`]. It is dropped when the client has left the list.
-    _observer: Claim<T>,
+    _observer: SlotClaim<T>,
 }
 
 // SAFETY: ib_core locks its list, and `T` is `Send` and `Sync`.

@@ -6,7 +6,7 @@ use crate::{
     bindings,
     net::{
         netdev::{self, Netdev},
-        netns::NetId,
+        netns::NetnsId,
         segment::segment_of,
     },
 };
@@ -55,9 +55,9 @@ impl<'a> GidNetdev<'a> {
 
     /// Returns the namespace of the network device. ib_core also tells the driver of addresses in
     /// other namespaces than the port's, on network devices on top of the port's.
-    pub fn net(&self) -> NetId {
+    pub fn net(&self) -> NetnsId {
         // SAFETY: `netdev` is valid by the type invariant.
-        NetId::of(unsafe { bindings::dev_net(self.netdev) })
+        NetnsId::of(unsafe { bindings::dev_net(self.netdev) })
     }
 
     /// Returns the index of the network device that has the GID.

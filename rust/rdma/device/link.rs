@@ -14,7 +14,7 @@ use kernel::{
 use crate::{
     bindings,
     net::netdev::Netdev,
-    support::callback::{Claim, Place},
+    support::callback::{CallbackSlot, SlotClaim},
 };
 
 /// A handler that creates devices for `rdma link add`.
@@ -32,7 +32,7 @@ pub trait LinkHandler: Send + Sync + 'static {
 }
 
 /// Handler of the current registration.
-static HANDLER: Place = Place::empty();
+static HANDLER: CallbackSlot = CallbackSlot::empty();
 
 /// A registered type of links. The type is unregistered when this value is dropped.
 ///
@@ -42,7 +42,7 @@ static HANDLER: Place = Place::empty();
 pub struct LinkRegistration<T: LinkHandler> {
     operations: Pin<KBox<Opaque<bindings::rdma_link_ops>>>,
     /// The claim of [`HANDLER`]. It is dropped when the operations have left the list.
-    _handler: Claim<T>,
+    _handler: SlotClaim<T>,
 }
 
 // SAFETY: ib_core locks its list, and `T` is `Send` and `Sync`.

@@ -137,10 +137,10 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
             handle,
             length: attr.length,
         };
-        let room = DmObject::<P>::room()?;
+        let room = DmObject::<P>::alloc()?;
         // SAFETY: The device is alive while ib_core calls its operations.
         let memory = P::alloc_dm(unsafe { device_of::<P>(device) }, &context.driver, &init)?;
-        Ok(DmObject::<P>::make(room, memory))
+        Ok(DmObject::<P>::create(room, memory))
     };
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: This operation destroys the object, and nothing after this point can fail.
-        drop(unsafe { DmObject::<P>::unmake(memory) });
+        drop(unsafe { DmObject::<P>::free(memory) });
         Ok(0)
     })
 }

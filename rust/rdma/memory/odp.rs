@@ -57,7 +57,7 @@ pub use crate::support::user_thread::{Job, Pending};
 use address_space::{AddressSpace, OpenSpace, CHUNK};
 use hold::Hold;
 use owner::Remains;
-pub use owner::{NewPermit, Owner, Owners, Threads};
+pub use owner::{NewPermit, Owner, Owners, ReleaseThreads};
 use pages::{Pages, PRESENT, WRITABLE};
 use walk::{walk, Found};
 
@@ -97,7 +97,7 @@ pub enum Fault {
     /// Page faults for writing.
     Write,
     /// No page faults: only pages that the process has already mapped are made present.
-    Look,
+    MappedOnly,
 }
 
 /// [`CHUNK`] bytes of a process's on-demand memory, at a multiple of [`CHUNK`].
@@ -272,7 +272,7 @@ impl Chunk {
         let entry = self.pages().entry(va).ok_or(EFAULT)?;
         let Some((page, writable)) = found else {
             return match how {
-                Fault::Look => Ok(()),
+                Fault::MappedOnly => Ok(()),
                 Fault::Read | Fault::Write => Err(EFAULT),
             };
         };

@@ -118,7 +118,7 @@ impl UserMemory {
     /// - `EACCES` if `access` includes writing, and the process opened the file for reading only.
     /// - `EOPNOTSUPP` if the buffer is not made of pages.
     /// - `ENOMEM`, and the errors of the buffer's exporter.
-    pub(crate) fn export(
+    pub(crate) fn import_dma_buf(
         device: &IbDevice,
         fd: i32,
         start: u64,

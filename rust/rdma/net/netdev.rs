@@ -16,7 +16,7 @@ use kernel::{
     types::Opaque,
 };
 
-use super::netns::{Net, NetId};
+use super::netns::{Net, NetnsId};
 use crate::{bindings, new_bh_spinlock, support::sync::BhSpinLock};
 
 /// A counted reference to a network device. The device may move to another network namespace while
@@ -81,8 +81,8 @@ impl Netdev {
     }
 
     /// Returns the identity of the device's network namespace. Callable in any context.
-    pub fn net_id(&self) -> NetId {
-        NetId::of(self.net(&rcu::read_lock()))
+    pub fn net_id(&self) -> NetnsId {
+        NetnsId::of(self.net(&rcu::read_lock()))
     }
 
     /// Returns the index of the device (`ifindex`) in its network namespace.

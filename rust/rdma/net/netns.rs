@@ -8,15 +8,15 @@ use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
 use crate::{
     bindings,
-    support::callback::{Claim, Place},
+    support::callback::{CallbackSlot, SlotClaim},
 };
 
 /// The identity of a network namespace. Two identities are comparable only while both namespaces
 /// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetId(usize);
+pub struct NetnsId(usize);
 
-impl NetId {
+impl NetnsId {
     /// Returns the identity of `net`. Callable in any context.
     pub(crate) fn of(net: *const bindings::net) -> Self {
         Self(net as usize)
@@ -45,8 +45,8 @@ impl Net {
     }
 
     /// Returns the identity of the namespace.
-    pub fn id(&self) -> NetId {
-        NetId::of(self.as_ptr())
+    pub fn id(&self) -> NetnsId {
+        NetnsId::of(self.as_ptr())
     }
 
     /// Returns whether the host's administrators administer the namespace: it belongs to the
@@ -83,11 +83,11 @@ pub trait Observer: Send + Sync + 'static {
     ///
     /// Process context, with the lock on the list of namespaces held (`pernet_ops_rwsem`); may
     /// sleep.
-    fn net_exit(&self, net: NetId);
+    fn net_exit(&self, net: NetnsId);
 }
 
 /// The observer of the only registration.
-static OBSERVER: Place = Place::empty();
+static OBSERVER: CallbackSlot = CallbackSlot::empty();
 
 /// A registered observer (`register_pernet_subsys()`).
 ///
@@ -100,8 +100,8 @@ static OBSERVER: Place = Place::empty();
 /// The operations are registered.
 pub struct PerNet<T: Observer> {
     operations: Pin<KBox<Opaque<bindings::pernet_operations>>>,
-    /// Claim of the observer's place. It is dropped after the operations were unregistered.
-    _observer: Claim<T>,
+    /// SlotClaim of the observer's slot. It is dropped after the operations were unregistered.
+    _observer: SlotClaim<T>,
 }
 
 // SAFETY: The list of operations has a lock of its own. The observer is `Send + Sync`.
@@ -152,5 +152,5 @@ unsafe extern "C" fn pre_exit<T: Observer>(net: *mut bindings::net) {
     // SAFETY: The registration holds the claim of a `T` on the place until no callback can run. The
     // caller guarantees that the registration exists (see `# Safety`).
     let observer = unsafe { OBSERVER.get::<T>() };
-    observer.net_exit(NetId::of(net));
+    observer.net_exit(NetnsId::of(net));
 }

@@ -26,7 +26,7 @@ pub trait FrameObserver: Send + Sync + 'static {
     ///
     /// Softirq, or process context with bottom halves disabled. The RCU read lock is held, and the
     /// sender may hold further locks. Must not sleep, and must not send.
-    fn passes(&self, frame: &TappedFrame<'_>);
+    fn observe_frame(&self, frame: &TappedFrame<'_>);
 }
 
 /// A registered packet handler.
@@ -71,7 +71,7 @@ impl<T: FrameObserver> Tap<T> {
                     let handler = bindings::packet_type {
                         type_: (bindings::ETH_P_ALL as u16).to_be(),
                         dev,
-                        func: Some(passes::<T>),
+                        func: Some(observe_frame::<T>),
                         ..Default::default()
                     };
                     // SAFETY: `slot` is valid for writes while the closure runs.
@@ -104,7 +104,7 @@ impl<T: FrameObserver> Drop for Tap<T> {
 ///
 /// `handler` must be the first member of a registered [`Block<T>`]. `skb` must be a packet, and the
 /// caller gives up a reference to it.
-unsafe extern "C" fn passes<T: FrameObserver>(
+unsafe extern "C" fn observe_frame<T: FrameObserver>(
     skb: *mut bindings::sk_buff,
     _netdev: *mut bindings::net_device,
     handler: *mut bindings::packet_type,
@@ -119,7 +119,7 @@ unsafe extern "C" fn passes<T: FrameObserver>(
     // SAFETY: The network stack passes a valid packet, and this function keeps its reference until
     // the end.
     if let Some(frame) = unsafe { TappedFrame::new(skb) } {
-        block.observer.passes(&frame);
+        block.observer.observe_frame(&frame);
     }
     // SAFETY: The caller gives up a reference to the packet (see `# Safety`).
     unsafe { bindings::consume_skb(skb.as_ptr()) };

@@ -292,7 +292,7 @@ impl TxCount {
     ///
     /// If not, the waker is called later. That does not happen for packets that are freed without a
     /// call of their destructor (`in_flight.rs`). So the sender must ask again after
-    /// [`Self::patience`]. Callable in any context, by one caller at a time.
+    /// [`Self::retry_ms`]. Callable in any context, by one caller at a time.
     pub fn available(&self) -> bool {
         if self.has_room() || self.recover() || self.may_exceed() {
             return true;
@@ -323,16 +323,16 @@ impl TxCount {
 
     /// Returns whether the sender may go beyond its limit ([`Beyond::SendsAfter`]).
     fn may_exceed(&self) -> bool {
-        let Beyond::SendsAfter(patience) = self.excess else {
+        let Beyond::SendsAfter(retry_ms) = self.excess else {
             return false;
         };
-        let age = msecs_to_jiffies(patience) as u32;
+        let age = msecs_to_jiffies(retry_ms) as u32;
         self.slots.older_than(age) >= self.limit as usize / 2
     }
 
     /// Returns the number of milliseconds after which a sender at its limit must call
     /// [`Self::available`] again. The result may have changed without a call of the waker.
-    pub fn patience(&self) -> u32 {
+    pub fn retry_ms(&self) -> u32 {
         match self.excess {
             Beyond::Waits => RECOVERY_MS,
             Beyond::SendsAfter(milliseconds) => milliseconds,
@@ -354,16 +354,16 @@ impl TxCount {
     /// to itself.
     ///
     /// Callable in any context, by one caller at a time.
-    pub fn is_whole(&self) -> bool {
+    pub fn none_in_flight(&self) -> bool {
         // The acquire pairs with `subtract`: the preceding changes of `Reception` are seen, too.
-        let is_whole = || self.in_flight.load(ordering::Acquire) == 0;
-        is_whole() || (self.recover() && is_whole())
+        let none_in_flight = || self.in_flight.load(ordering::Acquire) == 0;
+        none_in_flight() || (self.recover() && none_in_flight())
     }
 
     /// Returns whether this host has handled all packets that it sent to itself.
     ///
     /// May return `false` afterwards for some time. The caller must have bottom halves disabled,
-    /// [`Self::is_whole`] must have returned `true`, and the sender must not send meanwhile.
+    /// [`Self::none_in_flight`] must have returned `true`, and the sender must not send meanwhile.
     pub fn reception_is_over(&self) -> bool {
         self.reception.is_over()
     }
@@ -563,7 +563,7 @@ mod tests {
         let third = unsafe { tx_limit.charge(packets[2]) };
         free(first?);
         free(third?);
-        assert!(tx_limit.is_whole());
+        assert!(tx_limit.none_in_flight());
         drop(tx_limit);
         tx_limits.drain();
         Ok(())
@@ -580,7 +580,7 @@ mod tests {
             assert_eq!(tx_limit.in_flight(), 1);
         }
         sent.map(free);
-        assert!(tx_limit.is_whole());
+        assert!(tx_limit.none_in_flight());
         drop(tx_limit);
         tx_limits.drain();
         Ok(())
@@ -623,7 +623,7 @@ mod tests {
         assert!(tx_limit.available());
         assert_eq!(tx_limit.in_flight(), 1);
         free(still_there);
-        assert!(tx_limit.is_whole());
+        assert!(tx_limit.none_in_flight());
         drop(tx_limit);
         tx_limits.drain();
         Ok(())

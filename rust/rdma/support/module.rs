@@ -15,9 +15,9 @@ use crate::bindings;
 /// # Invariants
 ///
 /// The value owns a reference to this module.
-pub struct InUse(());
+pub struct ModuleRef(());
 
-impl InUse {
+impl ModuleRef {
     /// Takes a reference to this module. Callable in any context.
     ///
     /// The module's exit must wait for the caller, as it waits for the work items of its queues.
@@ -36,7 +36,7 @@ impl InUse {
     }
 }
 
-impl Drop for InUse {
+impl Drop for ModuleRef {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the value owns a reference, which is put once, here. The
         // module's exit waits for the work items of its queues and for operations on its devices,

@@ -59,7 +59,7 @@ impl Outcome {
 
     /// Reports the result and wakes the task that waits. Callable in any context, once for each
     /// `Outcome`.
-    pub fn tell(&self, outcome: Result) {
+    pub fn complete(&self, outcome: Result) {
         let code = outcome.map_or_else(|error| error.to_errno(), |()| 0);
         self.code.store(code, Release);
         // SAFETY: `Self::new` initialised `done`.
@@ -117,12 +117,12 @@ mod tests {
     #[test]
     fn returns_the_reported_result() -> Result {
         let outcome = Outcome::new()?;
-        outcome.tell(Ok(()));
+        outcome.complete(Ok(()));
         assert!(outcome.has_waiter());
         assert!(outcome.wait(|| Err(EIO)).is_ok());
         assert!(!outcome.has_waiter());
         let outcome = Outcome::new()?;
-        outcome.tell(Err(EFAULT));
+        outcome.complete(Err(EFAULT));
         assert!(outcome.wait(|| Ok(())).is_err_and(|error| error == EFAULT));
         Ok(())
     }

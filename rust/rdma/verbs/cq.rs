@@ -73,7 +73,7 @@ pub enum NotifyWhen {
 
 /// The most urgent completion that no notification has announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
+pub enum Unannounced {
     /// No such completion.
     #[default]
     None,

@@ -441,7 +441,7 @@ pub(crate) unsafe extern "C" fn dereg<P: Provider>(
             P::dereg_mr(device, &mr)?;
         }
         // SAFETY: This is the destruction operation, past the point where it can fail.
-        drop(unsafe { MrObject::<P>::unmake(base) });
+        drop(unsafe { MrObject::<P>::free(base) });
         Ok(0)
     })
 }

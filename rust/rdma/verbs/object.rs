@@ -120,12 +120,12 @@ impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn room() -> Result<Room<Self>> {
+    pub(crate) fn alloc() -> Result<Room<Self>> {
         Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Creates an object whose C part is zeroed. [`Self::unmake`] frees it.
-    pub(crate) fn make(room: Room<Self>, inner: Arc<B::Inner>) -> *mut B {
+    /// Creates an object whose C part is zeroed. [`Self::free`] frees it.
+    pub(crate) fn create(room: Room<Self>, inner: Arc<B::Inner>) -> *mut B {
         let base: *mut B = KBox::into_raw(room).cast();
         // SAFETY: `base` points to allocated memory for an object, which no other code accesses.
         unsafe { base.write(pin_init::zeroed()) };
@@ -138,8 +138,8 @@ impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
     ///
     /// # Safety
     ///
-    /// `base` must come from [`Self::make`], and the conditions of [`Self::take`] must hold.
-    pub(crate) unsafe fn unmake(base: *mut B) -> Arc<B::Inner> {
+    /// `base` must come from [`Self::create`], and the conditions of [`Self::take`] must hold.
+    pub(crate) unsafe fn free(base: *mut B) -> Arc<B::Inner> {
         // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
         let inner = unsafe { Self::take(base) };
         // SAFETY: The caller guarantees that `base` comes from `make`, which leaked memory of this

@@ -95,7 +95,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             // Only a send error leads to SQE; the table has no transition to it.
             QpState::Sqe => {}
             // The owner's transition to ERR ends the peer's access: the responder sends no more.
-            QpState::Err if self.state.name() == QpState::Err => self.responder.silence(),
+            QpState::Err if self.state.name() == QpState::Err => self.responder.cancel_all(),
             QpState::Err => self.enter_err(host),
         }
     }

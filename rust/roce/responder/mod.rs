@@ -256,14 +256,14 @@ impl<R: Slots<Replay>> Responder<R> {
             self.unheard = self.unheard.max(limit);
             self.undo = Undo::Nothing;
         } else {
-            self.silence();
+            self.cancel_all();
         }
         self.message = Message::None;
         self.abandon_held(WcStatus::WrFlushErr, context, host);
     }
 
     /// Cancels all responses that are due.
-    pub(crate) fn silence(&mut self) {
+    pub(crate) fn cancel_all(&mut self) {
         self.answer = Answer::Nothing;
         self.ring.clear();
         self.undo = Undo::Nothing;

@@ -99,7 +99,7 @@ impl Rule {
 
 /// The direction in which a frame passes the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// The port received the frame.
     Received,
     /// The port sends the frame. Only sniffer rules get it.
@@ -124,17 +124,17 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Walk<'a> {
     frame: &'a Frame,
-    way: Way,
+    direction: Direction,
     /// Priority and pattern of the normal rule that took the frame.
     taken: Option<(u16, Pattern)>,
 }
 
 impl<'a> Walk<'a> {
     /// Begins the evaluation, before the first rule.
-    pub fn new(frame: &'a Frame, way: Way) -> Self {
+    pub fn new(frame: &'a Frame, direction: Direction) -> Self {
         Self {
             frame,
-            way,
+            direction,
             taken: None,
         }
     }
@@ -142,11 +142,11 @@ impl<'a> Walk<'a> {
     /// Evaluates the next rule. The caller visits the rules in ascending order of their places.
     /// `is_own` says whether the rule belongs to the QP that sent the frame.
     pub fn visit(&mut self, rule: &Rule, is_own: bool) -> Verdict {
-        match (&rule.kind, self.way) {
-            (Kind::Sniffer, Way::Received | Way::Sent) => return Verdict::Take,
-            (Kind::Sniffer, Way::Looped) => return Verdict::Pass,
-            (_, Way::Sent) => return Verdict::End,
-            (_, Way::Received | Way::Looped) => {}
+        match (&rule.kind, self.direction) {
+            (Kind::Sniffer, Direction::Received | Direction::Sent) => return Verdict::Take,
+            (Kind::Sniffer, Direction::Looped) => return Verdict::Pass,
+            (_, Direction::Sent) => return Verdict::End,
+            (_, Direction::Received | Direction::Looped) => {}
         }
         if is_own && !rule.own {
             return Verdict::Pass;

@@ -222,8 +222,8 @@ fn wishes() -> impl Strategy<Value = Wish> {
 }
 
 /// Returns the QPs that should get the frame, by comparing each rule with all others.
-fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<usize> {
-    let may = |wish: &Wish| way != Way::Sent && (!wish.is_own || wish.own);
+fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, direction: Direction) -> Vec<usize> {
+    let may = |wish: &Wish| direction != Direction::Sent && (!wish.is_own || wish.own);
     let fits = |wish: &Wish| match wish.what {
         What::Normal(number) => may(wish) && is_so(&sayings[number], frame),
         _ => false,
@@ -235,7 +235,7 @@ fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<u
         .filter(traps)
         .find(|wish| Some(wish.priority) == best);
     let gets = |wish: &Wish| match (&wish.what, winner) {
-        (What::Sniffer, _) => way != Way::Looped,
+        (What::Sniffer, _) => direction != Direction::Looped,
         (What::Normal(_), None) => fits(wish),
         (What::Normal(_), Some(winner)) if wish.dont_trap => {
             fits(wish) && wish.priority <= winner.priority
@@ -256,7 +256,7 @@ fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, way: Way) -> Vec<u
 }
 
 /// Returns the QPs that get the frame.
-fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, way: Way) -> Vec<usize> {
+fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, direction: Direction) -> Vec<usize> {
     let mut places: Vec<(u32, usize, Rule)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
         let kind = match wish.what {
@@ -271,7 +271,7 @@ fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, way: Way) -> Vec<us
         places.push((place, index, rule));
     }
     places.sort_by_key(|(place, ..)| *place);
-    let mut walk = Walk::new(frame, way);
+    let mut walk = Walk::new(frame, direction);
     let mut getters = Vec::new();
     for (_, index, rule) in &places {
         match walk.visit(rule, wishes[*index].is_own) {
@@ -339,12 +339,12 @@ proptest! {
         frame in frames(),
         sayings in some(sayings(), 6),
         wishes in some(wishes(), 0..12),
-        way in select(vec![Way::Received, Way::Sent, Way::Looped]),
+        direction in select(vec![Direction::Received, Direction::Sent, Direction::Looped]),
     ) {
         let parsed = Frame::parse(first(&frame.bytes()), None).unwrap();
         prop_assert_eq!(
-            steered(&wishes, &sayings, &parsed, way),
-            expected(&wishes, &sayings, &frame, way)
+            steered(&wishes, &sayings, &parsed, direction),
+            expected(&wishes, &sayings, &frame, direction)
         );
     }
 }

@@ -18,9 +18,10 @@
 //! - The work item ends the threads of an owner that is not in use. A process that is stopped or
 //!   frozen does not let its threads end.
 //!
-//! A work item that waits occupies one thread of the work queue, however many chunks wait. The work
-//! items of one user or one memory cgroup occupy no more threads than their quota allows
-//! ([`Threads`]). Further work items wait until one of these threads is free, and occupy none.
+//! A work item that waits occupies one thread of the work queue, however many chunks wait.
+//! The work items of one user or one memory cgroup occupy no more threads than their quota
+//! allows ([`ReleaseThreads`]). Further work items wait until one of these threads is free,
+//! and occupy none.
 //!
 //! The number of waiting remains is bounded: a thread that creates a chunk waits for room first
 //! ([`Owner::wait_for_room`]).
@@ -48,7 +49,7 @@ use crate::{
     device::IbDevice,
     memory::is_current_mm,
     support::{
-        module::InUse,
+        module::ModuleRef,
         sync::{check_no_signal, cond_resched},
         user_thread::{Job, Pending, UserThreads},
         workqueue::OwnedQueue,
@@ -118,7 +119,7 @@ fn number(mm: &Mm) -> usize {
 
 /// Permit for one thread of the work queue that releases chunks. Each [`Owner`] has one. The driver
 /// implements this trait by its quotas of threads.
-pub trait Threads: Send + Sync {
+pub trait ReleaseThreads: Send + Sync {
     /// Requests a thread for `owner`, to which this permit belongs and which has no thread. Returns
     /// whether it has one now. If not, the implementation calls [`Owner::begin`] as soon as a
     /// thread is free. Process context.
@@ -129,7 +130,7 @@ pub trait Threads: Send + Sync {
 }
 
 /// Function that creates the permit of a new [`Owner`]. Process context.
-pub type NewPermit<'a> = &'a dyn Fn() -> Result<Arc<dyn Threads>>;
+pub type NewPermit<'a> = &'a dyn Fn() -> Result<Arc<dyn ReleaseThreads>>;
 
 /// Work that an [`Owner`] leaves to its work item.
 struct Waiting {
@@ -161,13 +162,13 @@ pub struct Owner {
     /// the address space, the threads belong to the process that registered first. They have the
     /// credentials that the thread that created this owner had at that time.
     fault_threads: UserThreads,
-    threads: Arc<dyn Threads>,
+    threads: Arc<dyn ReleaseThreads>,
     #[pin]
     waiting: SpinLock<Waiting>,
     #[pin]
     work: Work<Self>,
     owners: Arc<Owners>,
-    _in_use: InUse,
+    _module: ModuleRef,
 }
 
 impl_has_work! { impl HasWork<Self> for Owner { self.work } }
@@ -176,7 +177,7 @@ impl Owner {
     /// Creates the owner of the calling process, whose address space is `mm`, without threads.
     /// Process context; sleeps.
     fn new(owners: &Arc<Owners>, mm: ARef<Mm>, threads: NewPermit<'_>) -> Result<Arc<Self>> {
-        let in_use = InUse::begin()?;
+        let module = ModuleRef::begin()?;
         let threads = threads()?;
         let fault_threads = UserThreads::new(c"rrxe_faults")?;
         let waiting = Waiting {
@@ -193,7 +194,7 @@ impl Owner {
                 waiting <- new_spinlock!(waiting, "rrxe_owner"),
                 work <- new_work!("Owner::work"),
                 owners: owners.clone(),
-                _in_use: in_use,
+                _module: module,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -275,7 +276,8 @@ impl Owner {
         }
     }
 
-    /// Queues the work item. The owner must have been given a thread by [`Threads`]. Any context.
+    /// Queues the work item. The owner must have been given a thread by [`ReleaseThreads`].
+    /// Any context.
     pub fn begin(self: Arc<Self>) {
         let owners = self.owners.clone();
         let _ = owners.queue.enqueue(self);

@@ -55,10 +55,11 @@ impl Found<'_> {
     }
 }
 
-/// Finds the pages of `range`: addresses of the process, in whole pages. Absent pages are faulted
-/// in, unless `how` is [`Fault::Look`]. Calls `store` with the pages, with the lock of `umem` held,
-/// so `store` must not sleep. [`Found::page`] refuses pages of a smaller order than `order`. In a
-/// thread of the process, so that the address space has a user; sleeps.
+/// Finds the pages of `range`: addresses of the process, in whole pages. Absent pages are
+/// faulted in, unless `how` is [`Fault::MappedOnly`]. Calls `store` with the pages, with the
+/// lock of `umem` held, so `store` must not sleep. [`Found::page`] refuses pages of a smaller
+/// order than `order`. In a thread of the process, so that the address space has a user;
+/// sleeps.
 ///
 /// # Errors
 ///
@@ -87,7 +88,7 @@ pub(super) unsafe fn walk(
         end: range.end as c_ulong,
         hmm_pfns: frames.as_mut_ptr(),
         default_flags: match how {
-            Fault::Look => 0,
+            Fault::MappedOnly => 0,
             Fault::Read => bindings::hmm_pfn_flags_HMM_PFN_REQ_FAULT,
             Fault::Write => {
                 bindings::hmm_pfn_flags_HMM_PFN_REQ_FAULT

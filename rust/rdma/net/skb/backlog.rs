@@ -86,13 +86,13 @@ impl Backlog {
 }
 
 /// The counted bytes of all queues of one user or of one memory cgroup, in all namespaces.
-pub struct Share {
+pub struct PayerBacklog {
     bytes: Atomic<usize>,
     /// Number of bytes of a namespace that must stay free for each byte in `bytes`.
     free_factor: usize,
 }
 
-impl Share {
+impl PayerBacklog {
     /// Creates the state of a user without packets. Must be called in process context.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Share {
 
 /// The states of a queue's payer: of its memory cgroup and of its user. Queues of the kernel have
 /// none.
-pub type PayerBacklogs = [Option<Arc<Share>>; 2];
+pub type PayerBacklogs = [Option<Arc<PayerBacklog>>; 2];
 
 /// The memory of one queue.
 ///
@@ -196,7 +196,7 @@ impl QueueUsage {
     }
 
     /// Returns the states of the queue's payer.
-    fn shares(&self) -> impl Iterator<Item = &Share> {
+    fn shares(&self) -> impl Iterator<Item = &PayerBacklog> {
         self.shares.iter().flatten().map(|share| &**share)
     }
 }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_queue_takes_what_is_free_for_it_and_no_more() -> Result {
         let backlog = Backlog::of(0, 0)?;
-        let user = Share::of_user()?;
+        let user = PayerBacklog::of_user()?;
         let queue = QueueUsage::new(backlog.clone(), [None, Some(user.clone())]);
         assert!(!queue.has_room(FREE + 1));
         for _ in 0..2 {
@@ -306,7 +306,7 @@ mod tests {
     fn a_large_packet_obeys_the_limits_also_in_an_empty_queue() -> Result {
         const HUGE: usize = 128 << 10;
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let shares: PayerBacklogs = [None, Some(Share::of_user()?)];
+        let shares: PayerBacklogs = [None, Some(PayerBacklog::of_user()?)];
         let mut taken = 0;
         for usage in &usages_of(&backlog, &shares, 100)? {
             if usage.has_room(HUGE) {
@@ -323,12 +323,12 @@ mod tests {
         // `truesize` of a packet of 4 KiB from this host.
         const LARGE: usize = 8704;
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let greedy = usages_of(&backlog, &[None, Some(Share::of_user()?)], 400)?;
+        let greedy = usages_of(&backlog, &[None, Some(PayerBacklog::of_user()?)], 400)?;
         for greedy_queue in &greedy {
             assert!(greedy_queue.has_room(LARGE));
             greedy_queue.add(LARGE);
         }
-        let other = QueueUsage::new(backlog.clone(), [None, Some(Share::of_user()?)]);
+        let other = QueueUsage::new(backlog.clone(), [None, Some(PayerBacklog::of_user()?)]);
         for _ in 0..2 {
             assert!(other.has_room(LARGE));
             other.add(LARGE);
@@ -353,7 +353,11 @@ mod tests {
     #[test]
     fn a_user_leaves_half_of_a_namespace() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let users = [Share::of_user()?, Share::of_user()?, Share::of_user()?];
+        let users = [
+            PayerBacklog::of_user()?,
+            PayerBacklog::of_user()?,
+            PayerBacklog::of_user()?,
+        ];
         let of = |user: usize| [None, Some(users[user].clone())];
         let greedy = usages_of(&backlog, &of(0), 64)?;
         let taken = fill_all(&greedy);
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn a_queue_leaves_room_for_others_of_its_user() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let user = Share::of_user()?;
+        let user = PayerBacklog::of_user()?;
         let queues = usages_of(&backlog, &[None, Some(user.clone())], 2)?;
         let (one, two) = (fill(&queues[0]) * PACKET, fill(&queues[1]) * PACKET);
         assert!(one > 340 << 10 && one < 360 << 10);
@@ -394,10 +398,10 @@ mod tests {
     #[test]
     fn users_of_a_cgroup_take_a_quarter_of_a_namespace() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let (cgroup, stranger) = (Share::of_cgroup()?, Share::of_user()?);
+        let (cgroup, stranger) = (PayerBacklog::of_cgroup()?, PayerBacklog::of_user()?);
         let mut greedy = KVec::new();
         for _ in 0..32 {
-            let shares = [Some(cgroup.clone()), Some(Share::of_user()?)];
+            let shares = [Some(cgroup.clone()), Some(PayerBacklog::of_user()?)];
             greedy.push(QueueUsage::new(backlog.clone(), shares), GFP_KERNEL)?;
         }
         assert!(fill_all(&greedy) <= 256 << 10);
@@ -411,8 +415,8 @@ mod tests {
     #[test]
     fn a_cgroup_leaves_room_for_others_of_its_user() -> Result {
         let backlog = Backlog::of(1 << 20, 4 << 20)?;
-        let (hostile, honest) = (Share::of_cgroup()?, Share::of_cgroup()?);
-        let user = Share::of_user()?;
+        let (hostile, honest) = (PayerBacklog::of_cgroup()?, PayerBacklog::of_cgroup()?);
+        let user = PayerBacklog::of_user()?;
         let greedy = usages_of(&backlog, &[Some(hostile), Some(user.clone())], 64)?;
         let taken = fill_all(&greedy);
         assert!(taken > 230 << 10 && taken <= 256 << 10);
@@ -429,7 +433,7 @@ mod tests {
             Backlog::of(1 << 20, 4 << 20)?,
             Backlog::of(1 << 20, 4 << 20)?,
         );
-        let shares = [None, Some(Share::of_user()?)];
+        let shares = [None, Some(PayerBacklog::of_user()?)];
         let (here, there) = (
             usages_of(&first, &shares, 64)?,
             usages_of(&second, &shares, 64)?,

@@ -22,7 +22,7 @@ use core::{
 use crate::{bindings, support::crc32::crc32_le_raw};
 
 pub use self::{
-    backlog::{Backlog, PayerBacklogs, Share},
+    backlog::{Backlog, PayerBacklog, PayerBacklogs},
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,

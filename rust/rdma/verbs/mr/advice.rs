@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn advise<P: Provider>(
                 Fault::Write
             }
             bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
-                Fault::Look
+                Fault::MappedOnly
             }
             _ => return Err(unsupported()),
         };

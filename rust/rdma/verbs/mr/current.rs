@@ -80,7 +80,7 @@ impl<P: Provider> MrMemory<P> {
     /// `ENOMEM`.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            object: MrObject::<P>::room()?,
+            object: MrObject::<P>::alloc()?,
             current: UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?,
         })
     }
@@ -97,7 +97,7 @@ impl<P: Provider> MrMemory<P> {
         let current = self
             .current
             .write_pin_init(CurrentRegion::new(mr, is_fast))?;
-        let base = Object::<P, _>::make(self.object, current.into());
+        let base = Object::<P, _>::create(self.object, current.into());
         // SAFETY: The object was just created, and no other code accesses it.
         let c_part = unsafe { &mut *base };
         c_part.lkey = keys.lkey.0;

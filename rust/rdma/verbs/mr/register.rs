@@ -103,7 +103,7 @@ impl<'a> UserRange<'a> {
     /// # Errors
     ///
     /// `EINVAL` for device memory on demand, and those of [`UserMemory::pin`],
-    /// [`UserMemory::export`], [`UserMemory::of_device`] and [`OnDemand::new`].
+    /// [`UserMemory::import_dma_buf`], [`UserMemory::of_device`] and [`OnDemand::new`].
     pub fn take(
         &self,
         access: Access,
@@ -122,7 +122,7 @@ impl<'a> UserRange<'a> {
                 return Ok(RegionMemory::OnDemand(memory));
             }
             Origin::Process => UserMemory::pin(device, start, length, access)?,
-            Origin::Exported(fd) => UserMemory::export(device, fd, start, length, access)?,
+            Origin::Exported(fd) => UserMemory::import_dma_buf(device, fd, start, length, access)?,
             Origin::Device(_) if access.is_on_demand() => return Err(EINVAL),
             Origin::Device(memory) => UserMemory::of_device(device, memory, start, length)?,
         };

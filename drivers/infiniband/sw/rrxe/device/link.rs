@@ -29,7 +29,7 @@ use rdma::{
     },
     net::{
         netdev::{self, Kind, Netdev, NetdevSlot, Notifier},
-        netns::{self, Net, NetId, PerNet},
+        netns::{self, Net, NetnsId, PerNet},
         skb::Ingress,
     },
     support::sync::smp_mb,
@@ -579,7 +579,7 @@ impl netdev::Observer for Links {
 }
 
 impl netns::Observer for Links {
-    fn net_exit(&self, net: NetId) {
+    fn net_exit(&self, net: NetnsId) {
         self.unregister(|link| link.context.net() == net);
     }
 }

@@ -41,7 +41,7 @@ use kernel::{
     sync::Arc,
 };
 use rdma::{
-    net::skb::{PayerBacklogs, Share},
+    net::skb::{PayerBacklog, PayerBacklogs},
     new_bh_spinlock,
     support::{
         identity::Identity,
@@ -85,8 +85,8 @@ pub(crate) struct Account {
     events: Arc<Quota>,
     /// Quota of objects with more than two unread asynchronous events.
     async_events: Arc<Quota>,
-    /// Share of the memory of packets that wait for QPs.
-    packets: Arc<Share>,
+    /// Bytes of the packets that wait for QPs of this account.
+    packets: Arc<PayerBacklog>,
 }
 
 impl Account {
@@ -94,8 +94,8 @@ impl Account {
     /// threads of `rrxe_deferred`.
     fn new(of: &Identity, allowance: &Allowance, deferred_threads: u32) -> Result<Arc<Self>> {
         let packets = match of {
-            Identity::MemoryCgroup(_) => Share::of_cgroup()?,
-            Identity::User(_) | Identity::UserNamespace(_) => Share::of_user()?,
+            Identity::MemoryCgroup(_) => PayerBacklog::of_cgroup()?,
+            Identity::User(_) | Identity::UserNamespace(_) => PayerBacklog::of_user()?,
         };
         let objects = Quota::new(allowance.objects)?;
         let advice = Quota::new(allowance.release_threads)?;

@@ -87,7 +87,7 @@ impl OwnerPermit {
     }
 }
 
-impl odp::Threads for OwnerPermit {
+impl odp::ReleaseThreads for OwnerPermit {
     fn take(self: Arc<Self>, owner: &Arc<odp::Owner>) -> bool {
         let waiter = Waiter::Owner(self.clone(), owner.clone());
         self.permit.begin(&waiter)

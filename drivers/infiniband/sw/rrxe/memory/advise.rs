@@ -238,7 +238,7 @@ impl Prefetch {
         let ranges = self.ranges.lock().take();
         drop(ranges);
         if let Some(outcome) = &self.outcome {
-            outcome.tell(result);
+            outcome.complete(result);
         }
     }
 }

@@ -13,7 +13,7 @@ use kernel::{
 use rdma::{
     device::gid::{Gid, Network},
     net::{
-        netns::{Net, NetId},
+        netns::{Net, NetnsId},
         skb::{Backlog, Discard, Ingress, RxSkb},
         tx_limit::TxLimits,
         udp::{OpenError, Receiver, UdpSocket},
@@ -39,7 +39,7 @@ use crate::{
 #[pin_data]
 pub(crate) struct NetContext {
     /// Identifier of the namespace.
-    net: NetId,
+    net: NetnsId,
     /// Whether the namespace's administrators are those of the host.
     pub(crate) is_of_host: bool,
     /// QPs of the namespace's devices, except GSI QPs, by number.
@@ -179,7 +179,7 @@ impl NetContext {
     }
 
     /// Returns the identifier of the namespace.
-    pub(crate) fn net(&self) -> NetId {
+    pub(crate) fn net(&self) -> NetnsId {
         self.net
     }
 }

@@ -604,5 +604,5 @@ pub(crate) fn new_replays(count: u8) -> Result<KVVec<Replay>> {
 /// which order matters: the QP's earlier packets have left this host, or have reached their QPs on
 /// this host.
 fn has_arrived(engine: &Engine, qp: &Qp) -> bool {
-    qp.tx_limit.is_whole() && (!engine.needs_order() || qp.tx_limit.reception_is_over())
+    qp.tx_limit.none_in_flight() && (!engine.needs_order() || qp.tx_limit.reception_is_over())
 }

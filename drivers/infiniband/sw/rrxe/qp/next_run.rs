@@ -38,8 +38,8 @@ impl Core {
         let due = if is_due { self.engine.deadline() } else { due };
         // `TxCount::available` may become true without a call of the waker, so the timer runs the
         // QP to ask again.
-        let asks_again = now.after(milliseconds(qp.tx_limit.patience()));
-        Some(due.map_or(asks_again, |due| due.min(asks_again)))
+        let retry_at = now.after(milliseconds(qp.tx_limit.retry_ms()));
+        Some(due.map_or(retry_at, |due| due.min(retry_at)))
     }
 
     /// Returns when the next run in the error state has work to do, or polls the receive queue.

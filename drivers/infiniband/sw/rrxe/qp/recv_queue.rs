@@ -19,7 +19,7 @@ use crate::{
     net::rx::RxPacket,
     qp::{
         effects::RunEffects,
-        recv_ring::{Held, RecvRing},
+        recv_ring::{HeldSges, RecvRing},
         sge::{self, OwnMemory},
     },
     verbs::{pd::PdId, srq::Srq, xrcd::Xrcd},
@@ -29,7 +29,7 @@ use crate::{
 pub(crate) struct RecvQueue {
     source: Source,
     /// Receive WQE that the QP fills (the held WQE).
-    held: Held,
+    held: HeldSges,
 }
 
 /// Origin of a QP's receive WQEs.
@@ -59,7 +59,7 @@ impl RecvQueue {
     pub(crate) fn own(ring: RecvRing, max_sge: u32) -> Result<Self> {
         Ok(Self {
             source: Source::Own(ring),
-            held: Held::new(max_sge)?,
+            held: HeldSges::new(max_sge)?,
         })
     }
 
@@ -70,7 +70,7 @@ impl RecvQueue {
     /// `ENOMEM`.
     pub(crate) fn shared(srq: Arc<Srq>) -> Result<Self> {
         Ok(Self {
-            held: Held::new(srq.max_sge())?,
+            held: HeldSges::new(srq.max_sge())?,
             source: Source::Shared(srq),
         })
     }
@@ -82,7 +82,7 @@ impl RecvQueue {
     /// `ENOMEM`.
     pub(crate) fn nothing() -> Result<Self> {
         Ok(Self {
-            held: Held::new(1)?,
+            held: HeldSges::new(1)?,
             source: Source::Nothing,
         })
     }
@@ -95,7 +95,7 @@ impl RecvQueue {
     /// `ENOMEM`.
     pub(crate) fn of_domain(xrcd: Arc<Xrcd>) -> Result<Self> {
         Ok(Self {
-            held: Held::new(limits::MAX_SRQ_SGE)?,
+            held: HeldSges::new(limits::MAX_SRQ_SGE)?,
             source: Source::Domain {
                 xrcd,
                 current: None,

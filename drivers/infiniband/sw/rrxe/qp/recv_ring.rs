@@ -3,9 +3,10 @@
 //! Receive ring: the ring in which a process or a kernel consumer posts receives, and the position
 //! up to which WQEs were taken.
 //!
-//! A receive WQE is taken once and never returned to the ring. Its SGEs are copied out ([`Held`]),
-//! and its slot is free for the poster at once. Callers have exclusive access: the turn lock
-//! protects a QP's own ring, the lock of a shared receive queue protects the ring of that queue.
+//! A receive WQE is taken once and never returned to the ring. Its SGEs are copied out
+//! ([`HeldSges`]), and its slot is free for the poster at once. Callers have exclusive
+//! access: the turn lock protects a QP's own ring, the lock of a shared receive queue
+//! protects the ring of that queue.
 
 use kernel::prelude::*;
 use rdma::abi::ring::Ring;
@@ -23,14 +24,14 @@ use crate::qp::{
 /// SGEs of the receive WQE that a QP fills.
 ///
 /// A responder holds at most one WQE, because the messages of one QP never interleave.
-pub(crate) struct Held {
+pub(crate) struct HeldSges {
     /// Storage for as many SGEs as a WQE of the ring may have.
     sges: KVVec<Sge>,
     /// Number of SGEs that the WQE has.
     used: usize,
 }
 
-impl Held {
+impl HeldSges {
     /// Creates storage for `max_sge` SGEs. Process context.
     ///
     /// # Errors
@@ -136,7 +137,7 @@ impl RecvRing {
     }
 
     /// Takes the next WQE that is posted, and copies its SGEs to `held`.
-    pub(crate) fn take(&mut self, held: &mut Held) -> Fetch<RecvWr> {
+    pub(crate) fn take(&mut self, held: &mut HeldSges) -> Fetch<RecvWr> {
         if self.has_posted() {
             self.take_first(held)
         } else {
@@ -145,7 +146,7 @@ impl RecvRing {
     }
 
     /// Takes the next WQE, as [`Self::take`] does. The caller knows that one is posted.
-    pub(crate) fn take_first(&mut self, held: &mut Held) -> Fetch<RecvWr> {
+    pub(crate) fn take_first(&mut self, held: &mut HeldSges) -> Fetch<RecvWr> {
         let slot = self.next;
         let raw: [u8; RECV_HEADER] = self.ring.read_array(slot);
         let header = RecvHeader::parse(&raw);

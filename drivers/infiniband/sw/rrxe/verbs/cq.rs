@@ -32,7 +32,10 @@ use rdma::{
     new_irq_spinlock,
     support::{quota::Claim, sync::IrqSpinLock},
     verbs::{
-        cq::{Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, News, NotifyWhen},
+        cq::{
+            Arrival, CqCreated, CqEvents, CqInit, Cqe, CqeLayout, Moderation, NotifyWhen,
+            Unannounced,
+        },
         upcall::{CqUpcall, IbQpHandle},
     },
 };
@@ -167,7 +170,7 @@ struct State {
     urgent_end: u64,
     /// Kind of the completions after `covered` that the news word of the ring reports to the
     /// process.
-    news: News,
+    unannounced: Unannounced,
     /// Consumer's index when it was last read. At least the slots before it are free.
     consumer: u32,
     /// Methods other than the system call by which the process arms the CQ.
@@ -219,7 +222,7 @@ impl State {
             pushed: 0,
             covered: 0,
             urgent_end: 0,
-            news: News::None,
+            unannounced: Unannounced::None,
             consumer: 0,
             armed: None,
             look_pending: false,
@@ -430,10 +433,14 @@ impl Cq {
             return Pushed::Overflow;
         }
         ring.write(slot, cqe.as_bytes(self.layout));
-        let news = if urgent { News::Solicited } else { News::Any };
-        if state.arming.sees_news && state.news < news {
-            state.news = news;
-            ring.set_news(news);
+        let news = if urgent {
+            Unannounced::Solicited
+        } else {
+            Unannounced::Any
+        };
+        if state.arming.sees_news && state.unannounced < news {
+            state.unannounced = news;
+            ring.set_unannounced(news);
         }
         ring.publish_producer(after);
         state.pushed = state.pushed.wrapping_add(1);

@@ -35,7 +35,7 @@ use rdma::{
     },
     support::{error::unsupported, read_section::ReadSections, table::Table},
 };
-use roce::steering::{Frame, Numbers, Rule, Verdict, Walk, Way, HEADERS_MAX};
+use roce::steering::{Direction, Frame, Numbers, Rule, Verdict, Walk, HEADERS_MAX};
 
 use crate::{
     limits::{self, accounts::PayerClaim},
@@ -162,11 +162,11 @@ impl Flows {
     fn walk(
         &self,
         frame: &Frame,
-        way: Way,
+        direction: Direction,
         sender: Option<&Qp>,
         mut deliver: impl FnMut(&Arc<Qp>) -> bool,
     ) {
-        let (mut walk, mut served) = (Walk::new(frame, way), Numbers::default());
+        let (mut walk, mut served) = (Walk::new(frame, direction), Numbers::default());
         self.rules.for_each_while(|_, flow| {
             let is_own = sender.is_some_and(|sender| core::ptr::eq(sender, &*flow.qp));
             match walk.visit(&flow.rule, is_own) {
@@ -184,12 +184,12 @@ impl Flows {
     fn deliver_copies(
         &self,
         frame: &Frame,
-        way: Way,
+        direction: Direction,
         sender: Option<&Qp>,
         segment: impl FnOnce() -> KVec<RxFrame>,
     ) {
         let (mut segment, mut frames, mut unconditional) = (Some(segment), KVec::new(), ALWAYS);
-        self.walk(frame, way, sender, |qp| {
+        self.walk(frame, direction, sender, |qp| {
             if let Some(segment) = segment.take() {
                 frames = segment();
             }
@@ -215,7 +215,7 @@ impl Flows {
         let Some(frame) = Frame::parse(headers, None) else {
             return;
         };
-        self.deliver_copies(&frame, Way::Looped, Some(sender), || {
+        self.deliver_copies(&frame, Direction::Looped, Some(sender), || {
             let mut frames = KVec::new();
             if let Some(copy) = RxFrame::copy_of(sent) {
                 push(&mut frames, copy);
@@ -231,7 +231,7 @@ fn push(frames: &mut KVec<RxFrame>, frame: RxFrame) {
 }
 
 impl FrameObserver for Flows {
-    fn passes(&self, tapped: &TappedFrame<'_>) {
+    fn observe_frame(&self, tapped: &TappedFrame<'_>) {
         if tapped.is_looped() {
             return;
         }
@@ -239,11 +239,11 @@ impl FrameObserver for Flows {
         let Some(frame) = Frame::parse(tapped.headers(&mut room), tapped.tag()) else {
             return;
         };
-        let way = match tapped.is_outgoing() {
-            true => Way::Sent,
-            false => Way::Received,
+        let direction = match tapped.is_outgoing() {
+            true => Direction::Sent,
+            false => Direction::Received,
         };
-        self.deliver_copies(&frame, way, None, || {
+        self.deliver_copies(&frame, direction, None, || {
             let mut frames = KVec::new();
             tapped.for_each_frame(|frame| push(&mut frames, frame));
             frames

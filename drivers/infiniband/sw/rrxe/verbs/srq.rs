@@ -4,7 +4,7 @@
 //!
 //! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock held. So an SRQ
 //! has a lock of its own. Under this lock, only the lock of kernel consumers that post is taken. A
-//! QP copies the WQE that it takes to memory of its own ([`Held`]). The events that taking triggers
+//! QP copies the WQE that it takes to memory of its own ([`HeldSges`]). The events that taking triggers
 //! are raised later, outside all locks, by [`Srq::notify`].
 
 use core::mem::take;
@@ -32,7 +32,7 @@ use crate::{
     provider::Rrxe,
     qp::{
         kernel_queue::KernelRecvQueue,
-        recv_ring::{Held, RecvRing},
+        recv_ring::{HeldSges, RecvRing},
     },
     verbs::{
         cq::Cq,
@@ -225,7 +225,7 @@ impl Srq {
     }
 
     /// Takes the next posted WQE. Its SGEs are copied to `held`. Any context.
-    pub(crate) fn take(&self, held: &mut Held) -> Taken {
+    pub(crate) fn take(&self, held: &mut HeldSges) -> Taken {
         let nothing = |notify, broken| Taken {
             wr: Fetch::Empty,
             notify,

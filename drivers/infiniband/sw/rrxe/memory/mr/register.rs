@@ -27,7 +27,7 @@ use crate::{
 /// Creates the permit of the calling process's address space for threads that release on-demand
 /// memory. The calling process is the payer, not the process that opened the device: a file
 /// descriptor of an open device may be passed on.
-fn release_permit(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::Threads>> {
+fn release_permit(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::ReleaseThreads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
     Ok(OwnerPermit::new(&payer)?)
 }
@@ -37,7 +37,7 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of [`UserRange::take`].
+    /// `ENOMEM`, and those of [`UserRange::pin`].
     pub(crate) fn register(
         &self,
         pd: &Pd,
@@ -61,7 +61,7 @@ impl MrTable {
     /// # Errors
     ///
     /// `EINVAL` while windows are bound to the region, and for a region whose memory isn't a
-    /// process's; those of [`UserRange::take`] and of `RegionMemory::again()`; `ENOMEM`.
+    /// process's; those of [`UserRange::pin`] and of `RegionMemory::with_access()`; `ENOMEM`.
     pub(crate) fn reregister(
         &self,
         workqueues: &Workqueues,
@@ -101,7 +101,7 @@ impl MrTable {
                 let memory = range.take(access, &workqueues.owners, &permit)?;
                 Some((range.iova(access), memory))
             }
-            None => memory.again(access)?.map(|memory| (*iova, memory)),
+            None => memory.with_access(access)?.map(|memory| (*iova, memory)),
         };
         let Some((iova, memory)) = other else {
             mr.change(old, pd, access);

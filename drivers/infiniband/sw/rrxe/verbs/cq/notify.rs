@@ -27,7 +27,7 @@ use kernel::{
 };
 use rdma::{
     abi::ring::Ring,
-    verbs::cq::{CqEvents, Moderation, News, NotifyWhen},
+    verbs::cq::{CqEvents, Moderation, NotifyWhen, Unannounced},
 };
 
 use super::{Cq, State};
@@ -178,12 +178,12 @@ impl State {
 
     /// Clears the news word of the ring, because a notification covers all completions.
     fn clear_news(&mut self) {
-        if self.news == News::None {
+        if self.unannounced == Unannounced::None {
             return;
         }
-        self.news = News::None;
+        self.unannounced = Unannounced::None;
         if let Some(ring) = &self.ring {
-            ring.set_news(News::None);
+            ring.set_unannounced(Unannounced::None);
         }
     }
 

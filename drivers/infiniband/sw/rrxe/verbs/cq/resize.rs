@@ -118,7 +118,7 @@ impl State {
         if self.arming.by_word {
             ring.set_arm(current.arm());
         }
-        ring.set_news(self.news);
+        ring.set_unannounced(self.unannounced);
         self.consumer = ring.consumer();
         if let Some(old) = &mut self.ring {
             swap(old, ring);
