@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""place.py REPOSITORY TREE: puts rrxe into the kernel tree TREE, or brings it up to date there.
+"""place.py REPOSITORY TREE: copies rrxe into the kernel tree TREE, or updates the copy.
 
-All crates go below drivers/infiniband/sw/rrxe, because kbuild makes one module of one directory and those below it. A file is
-written only if its content changes, since make goes by times; a file that the repository no longer has is removed.
+All crates go below drivers/infiniband/sw/rrxe, because kbuild links one module from one directory and the
+directories below it. make compares times of modification, so a file is written only if its content changes. Files
+that the repository no longer has are removed. Documentation/upstream.rst lists the places and their reasons.
 """
 import os
 import re
@@ -46,13 +47,13 @@ def adapted(source, text):
         return re.sub(r"^# For a kernel tree .*\n\n", "", text, flags=re.M)
     text = re.sub(r'"\.\./\.\./include/uapi/(rdma/.*?)"', r"<\1>", text)
     text = text.replace("tests/kunit/", f"{HOME}/tests/")
-    # Comments name files by their crates; documents lie elsewhere, and name their paths.
+    # Comments name a file by its crate. Documents are not below the driver, and name whole paths.
     home = f"{HOME}/" if source.suffix == ".rst" else ""
     return re.sub(rf"\brust/({'|'.join(CRATES)})\b", rf"{home}\1", text)
 
 
 def write(path, text):
-    """Writes a file, unless it has this content. A file that has other hard links is replaced."""
+    """Writes a file, unless it has this content. The new file replaces the old one, whose other hard links keep theirs."""
     if path.is_file() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ def list_maintainers(tree, repository):
 
 
 def connect(tree):
-    """Has the kernel's own Makefile and Kconfig files name the driver."""
+    """Adds the driver to the kernel's own Makefile and Kconfig files."""
     line = "obj-$(CONFIG_RDMA_RRXE)\t\t+= rrxe/\n"
     edit(tree / "drivers/infiniband/sw/Makefile", lambda text: text if line in text else text + line)
     source = f'source "{HOME}/Kconfig"\n'
@@ -112,7 +113,7 @@ def connect(tree):
 
 
 def document(tree):
-    """Has the index of the kernel's documentation name the driver's."""
+    """Adds the driver's documents to an index of the kernel's documentation."""
     line, before = "   rrxe/index\n", "   sysfs\n"
     edit(
         tree / "Documentation/infiniband/index.rst",
@@ -121,10 +122,10 @@ def document(tree):
 
 
 def keep_large_bss(tree):
-    """Has User-Mode Linux keep clang's large .bss in .bss.
+    """Puts clang's large .bss into the .bss of User-Mode Linux.
 
-    clang's large code model names that section .lbss. Lockdep takes a lock for a static one if it lies in .bss, and ends for
-    good when a static one does not.
+    clang's large code model names that section .lbss. Lockdep regards a lock as static if its address is in .bss, and
+    turns itself off when it finds a static lock elsewhere.
     """
     edit(
         tree / "arch/um/kernel/dyn.lds.S",
@@ -133,7 +134,7 @@ def keep_large_bss(tree):
 
 
 def place(repository, tree, wanted=lambda path: True):
-    """Puts the files whose place is wanted into the tree, and removes others of the driver's folders there."""
+    """Copies the files whose places `wanted` selects. Removes files of the driver that the repository no longer has."""
     placed = {path: source for source, path in files(repository)}
     for path, source in placed.items():
         if wanted(path):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """series.py REPOSITORY TREE: commits rrxe to the git checkout TREE of a kernel, as a series of patches.
 
-Each commit builds: Kconfig and Makefile come with the driver, after all that the driver needs.
+Each commit builds: the last but one adds the driver with its Kconfig and Makefile, after all that these name.
 """
 import os
 import subprocess
@@ -15,23 +15,23 @@ INCLUDES = ("include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
 
 
 def below(*folders):
-    """Whether a path is in one of these folders of the driver, or is one of these files."""
+    """Returns a function: whether a path is one of these of the driver, or below one of them."""
     homes = [place.HOME / folder for folder in folders]
     return lambda path: any(home == path or home in path.parents for home in homes)
 
 
 def driver(path):
-    """Whether a path is the driver's own, and in no folder of another patch."""
+    """Returns whether the patch of the driver has a path: below its directory, and in no other patch."""
     return place.HOME in path.parents and not below(*place.CRATES, "tests")(path)
 
 
-# (what is put into the tree, subject, body)
+# (function that changes the tree, subject, body)
 PATCHES = (
     (
         lambda repository, tree: place.keep_large_bss(tree),
         "um: Keep clang's large bss in .bss",
-        "clang's large code model names this section .lbss. Lockdep takes a lock\nfor a static one if it lies in .bss, and"
-        " ends with a warning when a\nstatic lock does not.",
+        "clang's large code model names this section .lbss. Lockdep regards a\nlock as static if its address is in .bss, and"
+        " turns itself off when it\nfinds a static lock elsewhere.",
     ),
     (
         lambda repository, tree: place.place(repository, tree, below("roce")),
@@ -51,15 +51,15 @@ PATCHES = (
         " folders know no driver, and can\nserve a second one.",
     ),
     (
+        lambda repository, tree: place.place(repository, tree, below("tests")),
+        "RDMA/rrxe: Add KUnit tests",
+        "They create a device on dummy0, transfer messages over it, and remove it.",
+    ),
+    (
         lambda repository, tree: (
             place.place(repository, tree, lambda path: driver(path) or str(path) in INCLUDES), place.connect(tree)),
         "RDMA/rrxe: Add a software RoCEv2 provider",
         "It gives any Ethernet interface RoCEv2, as rdma_rxe does, by the same\nuser interface.",
-    ),
-    (
-        lambda repository, tree: place.place(repository, tree, below("tests")),
-        "RDMA/rrxe: Add KUnit tests",
-        "They create a device on dummy0, transfer messages over it, and remove it.",
     ),
     (
         lambda repository, tree: (
@@ -73,14 +73,14 @@ PATCHES = (
 
 
 def git(tree, *arguments):
-    """Runs git in the tree. The files of root are none of its business."""
+    """Runs git in the tree, without any user's configuration."""
     command = ["git", "-c", "safe.directory=*", "-C", tree, *arguments]
     environment = os.environ | {"HOME": "/nonexistent"}
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
 
 
 def become_owner(tree):
-    """Gives up root's rights for those of the tree's owner, whose files the new ones are to be."""
+    """Continues as the owner of the tree, so that new files belong to the owner."""
     owner = tree.stat()
     if os.getuid() == 0 and owner.st_uid != 0:
         os.setgroups([])

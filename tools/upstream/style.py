@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """style.py TREE: runs the checkpatch.pl of the kernel tree TREE, which has rrxe, on each file of the driver.
 
-A kind of complaint that is not in `EXPLAINED` fails.
+A kind of complaint that is not in `EXPLAINED` fails, and so does a kind in `EXPLAINED` that no longer occurs.
 """
 import re
 import subprocess
