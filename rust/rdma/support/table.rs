@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_an_object_that_somebody_holds() -> Result {
+    fn keeps_a_referenced_object() -> Result {
         let (live, table) = (live()?, table()?);
         let place = table.reserve_exact(3)?;
         place.publish(Counted::new(1, &live)?);

@@ -192,7 +192,7 @@ fn values_are_bounded() {
 }
 
 #[test]
-fn query_reports_what_was_set() {
+fn query_reports_the_attributes_of_modify() {
     for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Gsi] {
         let (qp, _) = in_rts(kind);
         let attrs = qp.attrs();
@@ -228,7 +228,7 @@ fn reset_leaves_nothing() {
 }
 
 #[test]
-fn err_flushes_where_nothing_can_be_sent() {
+fn err_flushes_although_the_host_cannot_send() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     for _ in 0..100 {
         host.post_send(SEND, vec![]);
@@ -246,7 +246,7 @@ fn err_flushes_where_nothing_can_be_sent() {
 }
 
 #[test]
-fn err_flushes_both_queues_in_order_and_what_is_posted_later() {
+fn err_flushes_both_queues_in_order_and_later_posts() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     for number in 0..70 {
         host.post_send_with(SEND, vec![], |wr| wr.signaled = number % 2 == 0);
@@ -343,7 +343,7 @@ fn packets_for_another_state_or_service_are_dropped() {
 }
 
 #[test]
-fn sqd_finishes_what_was_started() {
+fn sqd_completes_started_requests() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_send(SEND, vec![0; 2000]);
     host.post_send(SEND, vec![]);

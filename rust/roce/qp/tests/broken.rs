@@ -23,7 +23,7 @@ fn is_nak(packet: &Packet) -> bool {
 }
 
 #[test]
-fn sends_what_was_due_before_its_nak() {
+fn sends_pending_responses_before_its_nak() {
     let (mut qp, mut host) = broken();
     let sent = drain(&mut qp, NOW, &mut host);
     assert_eq!(sent.len(), 65);
@@ -31,7 +31,7 @@ fn sends_what_was_due_before_its_nak() {
 }
 
 #[test]
-fn sends_nothing_once_its_owner_says_that_it_is_in_error() {
+fn sends_nothing_after_modify_to_err() {
     let (mut qp, mut host) = broken();
     assert!(qp.poll_transmit(NOW, &mut host).is_some());
     assert!(qp.modify(NOW, &to(QpState::Err), &mut host).is_ok());

@@ -76,7 +76,7 @@ fn a_frame_without_a_receive_is_dropped() {
 }
 
 #[test]
-fn a_frame_whose_memory_isnt_resident_may_arrive_again() {
+fn a_frame_for_absent_memory_may_arrive_again() {
     let (mut qp, mut host) = in_rts(QpKind::RawPacket);
     host.post_recv(8);
     host.absent = true;

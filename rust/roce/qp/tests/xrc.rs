@@ -66,7 +66,7 @@ fn told(code: NakCode) -> (QpState, Vec<(u64, WcStatus)>) {
 }
 
 #[test]
-fn an_initiator_understands_what_targets_say() {
+fn an_initiator_accepts_the_responses_of_targets() {
     for (code, status) in [
         (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
         (NakCode::RemoteAccess, WcStatus::RemAccessErr),
@@ -123,7 +123,7 @@ fn a_target_receives_from_the_queue_that_is_named() {
 }
 
 #[test]
-fn the_queue_says_whose_memory_it_is() {
+fn the_srqn_selects_the_memory() {
     let reth = reth(4);
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.payload = vec![7; 4];

@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn what_the_host_drops_goes_out_again_without_a_retry() {
+fn local_drops_are_sent_again_without_a_retry() {
     let mut bench = Bench::new();
     bench.post(SEND, 3 * MTU as usize);
     bench.post(READ, 2000);
@@ -34,7 +34,7 @@ fn what_the_host_drops_goes_out_again_without_a_retry() {
 }
 
 #[test]
-fn a_dropped_read_gives_its_credit_back() {
+fn a_dropped_read_is_not_in_flight() {
     let mut bench = Bench::new();
     for _ in 0..5 {
         bench.post(ADD, 8);

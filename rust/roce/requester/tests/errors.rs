@@ -30,7 +30,7 @@ fn fatal_naks_fail_their_request_and_flush_the_rest() {
 }
 
 #[test]
-fn a_read_whose_answer_was_lost_before_a_fatal_nak_is_flushed() {
+fn a_read_without_response_before_a_fatal_nak_is_flushed() {
     let mut bench = Bench::new();
     bench.post(READ, 2000);
     bench.post(SEND, 0);
@@ -295,7 +295,7 @@ fn a_forged_nak_is_challenged_and_refuted() {
 }
 
 #[test]
-fn a_forged_answer_that_nobody_waits_for_is_challenged_and_refuted() {
+fn an_unexpected_forged_response_is_challenged_and_refuted() {
     let forged = Aeth {
         msn: FORGED,
         ..DONE
@@ -320,7 +320,7 @@ fn a_forged_answer_that_nobody_waits_for_is_challenged_and_refuted() {
 }
 
 #[test]
-fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
+fn an_unrefuted_nak_is_believed_with_the_last_retry() {
     for retries in [0, 3, 7] {
         let mut bench = Bench::new();
         bench.change(Attrs {
@@ -348,7 +348,7 @@ fn a_nak_that_nobody_refutes_is_believed_with_the_last_retry() {
 }
 
 #[test]
-fn a_lost_question_is_asked_again() {
+fn a_lost_challenge_is_sent_again() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         bench.post_unsignaled(SEND, 0);
@@ -422,7 +422,7 @@ fn forged_waits_spend_no_rnr_retry() {
 }
 
 #[test]
-fn a_peer_with_impossible_msns_makes_nobody_wait_for_ever() {
+fn impossible_msns_do_not_delay_the_error_for_ever() {
     for (rnr_retry, ends) in [(2, true), (7, false)] {
         let mut bench = Bench::new();
         bench.change(Attrs {

@@ -50,7 +50,7 @@ fn responses_are_scattered_and_complete_the_read() {
 }
 
 #[test]
-fn a_response_whose_memory_isnt_resident_may_arrive_again() {
+fn a_response_to_absent_memory_may_arrive_again() {
     let mut bench = Bench::new();
     bench.post(READ, 1500);
     bench.poll();
@@ -169,7 +169,7 @@ fn late_responses_after_going_back_count() {
 }
 
 #[test]
-fn no_more_reads_than_credits_are_in_flight() {
+fn max_rd_atomic_bounds_the_reads_in_flight() {
     let mut bench = Bench::new();
     for op in [READ, ADD, READ, FLUSH, ATOMIC_WRITE] {
         bench.post(op, 8);

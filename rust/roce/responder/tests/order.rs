@@ -31,7 +31,7 @@ fn a_gap_is_reported_once() {
 }
 
 #[test]
-fn a_nak_not_yet_sent_names_what_is_missing_then() {
+fn an_unsent_nak_names_the_psn_that_is_missing_then() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_at(Psn::new(11), write_only(0, 8), 8);
     bench.pass_at(Psn::new(10), write_only(0, 8), 8);
@@ -67,7 +67,7 @@ fn a_packet_ahead_takes_the_place_of_no_acknowledgment() {
 }
 
 #[test]
-fn a_nak_not_yet_sent_is_needless_once_nothing_is_missing() {
+fn an_unsent_nak_is_dropped_when_the_gap_is_filled() {
     for start in [10, 0xff_fffd] {
         let at = |n| Psn::new(start).plus(n);
         let mut bench = Bench::starting(QpKind::Rc, start);
@@ -234,7 +234,7 @@ fn a_lost_packet_changes_nothing() {
 }
 
 #[test]
-fn a_packet_whose_receive_isnt_resident_may_arrive_again() {
+fn a_packet_for_an_absent_receive_may_arrive_again() {
     for kind in [QpKind::Rc, QpKind::Uc] {
         let mut bench = Bench::starting(kind, 10);
         bench.host.post_recv(1, 1032);

@@ -308,7 +308,7 @@ fn a_dropped_response_of_a_forgotten_request_stays_dropped() {
 }
 
 #[test]
-fn a_read_whose_response_was_dropped_counts_as_unanswered() {
+fn a_read_with_a_dropped_response_counts_as_unanswered() {
     for (dropped, outcome) in [(true, Outcome::Fatal), (false, Outcome::Executed)] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
         bench.context.settings.max_dest_rd_atomic = 1;
@@ -322,7 +322,7 @@ fn a_read_whose_response_was_dropped_counts_as_unanswered() {
 }
 
 #[test]
-fn old_records_say_nothing_of_new_packets() {
+fn old_records_do_not_match_new_packets() {
     // The records of a READ and an atomic. Then half of all PSNs and some more pass, then all of
     // them.
     for taken in [(1 << 23) + 10, (1 << 24) - 501, (1 << 24) + 3] {

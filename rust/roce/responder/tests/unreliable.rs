@@ -52,7 +52,7 @@ fn a_first_packet_ends_the_message_before() {
 /// A page that isn't resident delays the packet, as the network may: the packet arrives again
 /// later.
 #[test]
-fn a_write_whose_memory_isnt_resident_counts_as_not_received() {
+fn a_write_to_absent_memory_counts_as_not_received() {
     let mut bench = Bench::new(QpKind::Uc);
     bench.pass(Body::Write(WritePart::First(reth(0, 2056))), 1024);
     let second = bench.psn;

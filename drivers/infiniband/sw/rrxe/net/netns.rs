@@ -66,7 +66,7 @@ pub(crate) struct NetContext {
     #[pin]
     pub(crate) cm_budget: CmBudget,
     /// Tx limits of all QPs of the module, including those of this namespace.
-    pub(crate) credits: Arc<TxLimits>,
+    pub(crate) tx_limits: Arc<TxLimits>,
     /// Sockets of the UDP port, open while the namespace has devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -90,8 +90,8 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in the namespace `net`.
-    fn open(net: &Net, credits: Arc<TxLimits>) -> Result<Arc<Self>> {
-        credits.complete()?;
+    fn open(net: &Net, tx_limits: Arc<TxLimits>) -> Result<Arc<Self>> {
+        tx_limits.complete()?;
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -105,7 +105,7 @@ impl NetContext {
                 backlog: Backlog::new()?,
                 drops: Drops::new(),
                 cm_budget <- CmBudget::new()?,
-                credits,
+                tx_limits,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -207,7 +207,7 @@ pub(crate) struct NetContexts {
     /// Namespaces with their numbers of devices.
     #[pin]
     entries: Mutex<KVec<Entry>>,
-    credits: Arc<TxLimits>,
+    tx_limits: Arc<TxLimits>,
 }
 
 /// A namespace with devices.
@@ -226,14 +226,14 @@ impl NetContexts {
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             entries <- new_mutex!(KVec::new(), "rrxe_contexts"),
-            credits: TxLimits::new()?,
+            tx_limits: TxLimits::new()?,
         })
     }
 
     /// Takes back packets in flight, and waits for the end of their destructors, which are code of
     /// this module. No device may exist any more. Process context; sleeps.
     pub(crate) fn drain(&self) {
-        self.credits.drain();
+        self.tx_limits.drain();
     }
 
     /// Returns the context of the namespace `net`, and counts one more device in it. Process
@@ -252,7 +252,7 @@ impl NetContexts {
             return Ok(entry.context.clone());
         }
         entries.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(net, self.credits.clone())?;
+        let context = NetContext::open(net, self.tx_limits.clone())?;
         let entry = Entry {
             context: context.clone(),
             devices: 1,

@@ -101,7 +101,7 @@ impl Qp {
         let pd = domain(&init)?;
         let net = device.link.context().clone();
         let backlog = net.backlog.clone();
-        let tx_limits = net.credits.clone();
+        let tx_limits = net.tx_limits.clone();
         let payer = payer(device, init.kind, context)?;
         let shares = payer
             .as_ref()

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_whose_fault_failed_fails() {
+    fn an_access_fails_after_its_page_fault_failed() {
         let mut parked = Parked::default();
         assert!(parked.park(&absent()));
         parked.end(false);
