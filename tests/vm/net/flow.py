@@ -1,11 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Raw packet QPs that receive by flow steering: flow.py DEVICE 0 [hold | fill COUNT | overdrawn].
+"""Tests raw packet QPs that receive frames by flow steering rules.
 
-The device is on eth0 of namespace h1; whoever sends to it is on the other end of the wire, in h2. Stock librxe
-has no call for rules, so they are made by raw commands. With `hold` it holds rules until its input ends; with
-`fill` it holds as many as it can have, which must be COUNT. `overdrawn` is for a module whose softirqs have little time.
+  flow.py DEVICE 0 [hold | fill COUNT | overdrawn]
+
+DEVICE is a link on eth0 of namespace h1. A veth pair connects it to eth0 of namespace h2, from
+which AF_PACKET sockets send frames. Stock librxe has no call that creates flow rules, so this
+script creates them by raw uverbs commands. Without a further argument it runs the test cases. The
+second argument is the GID index that `pairs` expects; raw packet QPs don't use it.
+
+  hold       creates rules of all types, and keeps them until standard input ends
+  fill       creates rules until the kernel refuses one, fails unless there are COUNT of them, and
+             keeps them until standard input ends
+  overdrawn  tests that QPs miss frames if the module's softirqs have little CPU time
+             (module parameter `softirq_percent`)
 """
 
 import random
@@ -39,26 +48,28 @@ from uverbs import (
 )
 
 ENOENT, ENOMEM, EBUSY, EINVAL, EOPNOTSUPP, EINPROGRESS = 2, 12, 16, 22, 95, 115
+# Bytes of a receive buffer, more than a frame; bytes of an Ethernet header.
 ROOM, HEADER = 2048, 14
-# Rules of a user.
+# Maximum number of rules of a user (limits.rs: OF_USER.flows).
 OF_USER = 512
+# MAC addresses of a host that doesn't exist, and of a multicast group.
 OTHER, GROUP = bytes.fromhex("020000000007"), bytes.fromhex("01005e000009")
 HOST1, HOST2 = "10.77.0.1", "10.77.0.2"
 
 
 def socket_in(namespace, *arguments):
-    """A socket of another namespace."""
+    """Returns a new socket in a network namespace."""
     with forge.namespace(namespace):
         return socket.socket(*arguments)
 
 
-# All frames that the tests sent. Any other frame is the hosts' own traffic, such as a neighbour solicitation, which
-# may come at any time.
+# All frames that the tests sent. Any other frame is the hosts' own traffic, such as a neighbour
+# solicitation, which may come at any time.
 sent = set()
 
 
 class Wire:
-    """The network device of a host. A frame written to it arrives at the other host."""
+    """An AF_PACKET socket on eth0 of a host. Its frames arrive at the other host's eth0."""
 
     def __init__(self, namespace):
         self.socket = socket_in(namespace, socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -94,7 +105,7 @@ def ports(src=1000, dst=2000):
 
 
 def padded(*parts):
-    """A frame of at least the least length, with a number of its own, so that no two are the same."""
+    """Returns a frame of at least Ethernet's minimum length, with a unique number."""
     padded.number += 1
     return b"".join(parts) + b"frame %08d" % padded.number + bytes(40)
 
@@ -103,7 +114,8 @@ padded.number = 0
 
 
 def case(name):
-    """A test case, after which the ports that it made are closed: others' rules would meet its frames."""
+    """Registers a test case. It closes the case's ports afterwards, because rules that remain
+    would match the frames of later cases."""
     def register(function):
         def run():
             try:
@@ -119,12 +131,12 @@ ports_of_case = []
 
 
 class Port:
-    """A raw packet QP with receives posted, and its rules."""
+    """A raw packet QP with posted receives, and its flow rules."""
 
     def __init__(self, receives=64, room=ROOM, beside=None, shared=False, kind=e.IBV_QPT_RAW_PACKET, access=0):
         self.context = beside.context if beside else Context(name=DEVICE)
         self.pd = PD(self.context)
-        # Frames of others may come before a send completes.
+        # Two CQs: frames of other senders may complete receives before a send completes.
         self.cq, self.send_cq = CQ(self.context, 512), CQ(self.context, 64)
         self.room, self.slots, self.flows = room, max(receives, 1), []
         self.buffer = Buffer(self.slots * room)
@@ -141,7 +153,7 @@ class Port:
         ports_of_case.append(self)
 
     def post(self, slot):
-        # In two pieces, of which the first ends in the middle of a header.
+        # Two SGEs. The first one ends in the middle of the frame's headers.
         place = self.buffer.address + slot * self.room
         pieces = [SGE(place, 20, self.mr.lkey), SGE(place + 20, self.room - 20, self.mr.lkey)]
         (self.srq.post_recv if self.srq else self.qp.post_recv)(RecvWR(wr_id=slot, num_sge=2, sg=pieces))
@@ -169,7 +181,7 @@ class Port:
         return None
 
     def frame(self, seconds=30):
-        """The next frame; its receive is posted anew."""
+        """Returns the next received frame, or None after `seconds`. Reposts its receive."""
         wc = self.completion(seconds)
         if wc is None:
             return None
@@ -179,7 +191,7 @@ class Port:
         return frame
 
     def frame_of_test(self):
-        """The next frame that a test sent. The hosts' own traffic is skipped."""
+        """Returns the next frame that a test sent. Skips the hosts' own traffic."""
         while (frame := self.frame()) is not None and frame not in sent:
             pass
         return frame
@@ -188,7 +200,8 @@ class Port:
         equal([self.frame_of_test() for _ in frames], list(frames), what)
 
     def gets_nothing_else(self):
-        """All that was sent has arrived by the time that this one has."""
+        """Fails if another frame of a test arrives. Frames stay in order, so all earlier frames
+        have arrived before the frame that this function sends."""
         last = padded(ethernet(0x88B6))
         flow = self.rule(eth_spec(ether_type=0x88B6))
         WIRE.send(last)
@@ -207,7 +220,7 @@ class Port:
 
 
 def separates(specs, fitting, others):
-    """A rule lets through exactly the fitting frames."""
+    """Fails unless a QP whose rule has `specs` receives the `fitting` frames and no `others`."""
     port = Port()
     port.rule(*specs)
     for fit, other in zip(fitting, list(others) + [None] * len(fitting)):
@@ -297,7 +310,7 @@ def _():
     second.drop(second.flows[0])
     WIRE.send(frames[3])
     third.gets(frames[3])
-    # Those with the same rule share.
+    # QPs that have the same rule at the same priority all receive the frame.
     first.rule(eth_spec(), priority=9)
     for frame in padded(ethernet()), padded(ethernet(dst=GROUP)):
         WIRE.send(frame)
@@ -315,7 +328,8 @@ def _():
         first.rule(kind=SNIFFER)
         for port in second, first:
             port.rule(eth_spec(ether_type=0x88B5), priority=number, flags=DONT_TRAP)
-    # The numbers that a QP leaves are another's.
+    # The driver gives each QP with rules the lowest free number. The third QP must not get the
+    # number of a QP that has lost only one of its rules.
     first.drop(first.flows[0])
     third = Port(beside=first)
     third.rule(eth_spec(HOME.mac, ether_type=0x88B5), flags=DONT_TRAP)
@@ -351,7 +365,7 @@ def _():
     sniffer.rule(kind=SNIFFER)
     normal.rule(eth_spec())
     received, sent, raw = (padded(ethernet()) for _ in range(3))
-    # Any number of QPs may get a frame.
+    # Any number of QPs may receive a frame, so softirqs must not run the QPs' engines for it.
     equal(turns_queued_during(lambda: (WIRE.send(received), sniffer.gets(received))), 0, "turns of softirqs")
     normal.gets(received)
     HOME.send(sent)
@@ -504,7 +518,7 @@ def _():
 
 
 def junk(rng):
-    """Something that may look like headers, torn anywhere."""
+    """Returns a frame with headers that are partly valid, mutated, and truncated at random."""
     kind = rng.choice((0x800, 0x86DD, 0x8100, 0x88A8, 0x800, 0x86DD))
     body = bytearray(rng.choice((
         ipv4(rng.choice((6, 17)), options=b"\1" * rng.choice((0, 4, 40))) + ports(),
@@ -513,7 +527,7 @@ def junk(rng):
     )))
     for _ in range(rng.choice((0, 1, 3))):
         body[rng.randrange(len(body))] = rng.randrange(256)
-    # The host throws torn tags away before anybody sees them.
+    # The kernel drops frames with a truncated VLAN tag before packet handlers see them.
     least = 6 if kind in (0x8100, 0x88A8) else 0
     return ethernet(kind, dst=rng.choice((HOME.mac, GROUP, OTHER))) + bytes(body[:rng.randint(least, len(body))])
 
@@ -582,7 +596,7 @@ def _():
 
 
 def hold():
-    """Rules of all kinds, and traffic for them, until the input ends."""
+    """Keeps rules of all types on two QPs until standard input ends."""
     first = Port()
     second = Port(beside=first)
     for port in first, second:
@@ -594,7 +608,7 @@ def hold():
 
 
 def fill(count):
-    """As many rules as there can be, until the input ends."""
+    """Creates rules until the kernel refuses one, and keeps them until standard input ends."""
     port, code = Port(receives=0), 0
     while not code:
         code = errno_of(lambda: port.rule(eth_spec(ether_type=0x6000)))
@@ -604,13 +618,15 @@ def fill(count):
 
 
 def overdrawn():
-    """Eight QPs get all frames whatever the time, and further QPs only those for which softirqs have time."""
+    """Fails unless eight QPs receive all frames while softirqs have used up their CPU time, and
+    further QPs miss frames."""
     first = Port()
     ports_ = [first] + [Port(beside=first) for _ in range(11)]
     for port in ports_:
         port.rule(kind=SNIFFER)
     before, rounds = counter("drop_overflow"), 0
-    # How many frames it takes depends on the speed of the machine, and on what softirqs do beside.
+    # The number of frames until CPU time is used up depends on the speed of the machine, and on
+    # the other work of softirqs.
     while counter("drop_overflow") == before and rounds < 100:
         frames = [padded(ethernet()) for _ in range(50)]
         for frame in frames:

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Packets that this host's own sockets forge, or that come by another network device: ingress.py DEVICE GID-INDEX
-GID-INDEX6 PEER-DEVICE PEER-GID-INDEX VLAN-GID-INDEX.
+"""Tests that the driver drops RoCEv2 packets that sockets of its own host forge, packets that come
+through a network device without the destination address, and packets of other QPs than the peer.
 
-DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2. Both hosts have another wire, eth1, and on top of eth0 a tunnel, vx0.
-A container, h3, has a macvlan on top of eth0 of h1. Each case sends right packets the wrong way, then an honest one, which
-must be the first to arrive.
+  ingress.py DEVICE GID-INDEX GID-INDEX6 PEER-DEVICE PEER-GID-INDEX VLAN-GID-INDEX
+
+DEVICE is a link on eth0 of namespace h1, PEER-DEVICE one on eth0 of h2. The GID indexes are those
+of eth0's IPv4 and IPv6 address, of the peer's IPv4 address, and of the address on h1's VLAN 7. A
+second veth pair connects eth1 of both hosts, and a VXLAN device vx0 is on top of eth0 of both. A
+container, h3, has a macvlan device on top of eth0 of h1. Each case sends packets with valid
+headers and ICRC from a wrong source or through a wrong network device, then a legitimate message,
+which must be the first to arrive.
 """
 
 import ipaddress
@@ -34,20 +39,22 @@ from pairs import (
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-# Of an address on a VLAN of number 7. inner7 is the VLAN of this number within another one.
+# The address on network device vlan7 (VLAN 7 on eth0). inner7 is VLAN 7 within VLAN 5.
 VLAN_GID_INDEX, VLAN_HOST1, VLAN_HOST2 = int(sys.argv[6]), "10.97.0.1", "10.97.0.2"
 GID_CHANGE = 18  # IBV_EVENT_GID_CHANGE
 HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"
+# Source address of a host that is no QP's peer.
 STRANGER = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
+# Queue key; posted receives of a QP; forged packets of a case; bytes of the GRH.
 QKEY, DEPTH, FORGED, GRH = 0x11223344, 32, 8, 40
-# Packets that wait for a QP.
+# Capacity of a QP's inbox in packets (limits.rs: INBOX).
 INBOX = 1024
 HONEST, EVIL = b"honest message, ", b"forged message, "
 
 
 class Queue:
-    """A QP with receives posted."""
+    """A QP with posted receives."""
 
     def __init__(self, device, kind, receives=True):
         self.context = Context(name=device)
@@ -72,19 +79,19 @@ class Queue:
             self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
 
     def send(self, data, gid=None, gid_index=GID_INDEX, remote=None):
-        """A message; a datagram to that address and number."""
+        """Sends `data`: to the connected peer, or as a datagram to the GID and QPN."""
         self.buffer.fill(data)
         sge = SGE(self.buffer.address, len(data), self.region.lkey)
         wr = SendWR(wr_id=0, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
         if gid:
             route = GlobalRoute(dgid=gid, sgid_index=gid_index)
-            # Kept until it arrived.
+            # The address handle must live until the datagram is sent.
             self.handle = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
             wr.set_wr_ud(self.handle, remote or self.qp.qp_num, QKEY)
         self.qp.post_send(wr)
 
     def received(self, skip=0):
-        """What the next message is."""
+        """Returns the next received message without its first `skip` bytes."""
         end = time.monotonic() + 20
         while time.monotonic() < end:
             count, completions = self.cq.poll(1)
@@ -94,27 +101,28 @@ class Queue:
         raise AssertionError("nothing arrives")
 
     def nothing_forged(self):
-        """No byte of it is in the memory."""
+        """Fails if a receive buffer contains a forged message."""
         assert EVIL not in self.buffer.read(DEPTH * PAGE), "forged bytes are in memory"
 
 
 def place_of(context, address):
-    """Where the address is in the port's table, or None."""
+    """Returns the index of the address in the port's GID table, or None."""
     places, wanted = range(context.query_port(1).gid_tbl_len), gid_at(address).gid
     return next((place for place in places if context.query_gid(1, place).gid == wanted), None)
 
 
 def has_gid(context, address):
-    """Whether the address is one of the port's."""
+    """Returns whether the port's GID table has the address."""
     return place_of(context, address) is not None
 
 
 def dropped(reason):
+    """Returns the number of packets that the driver dropped for the reason."""
     return counter(f"drop_{reason}")
 
 
 def counted(reason, before, count):
-    """So many more are counted, soon."""
+    """Fails unless the drop counter of the reason soon exceeds `before` by exactly `count`."""
     end = time.monotonic() + 20
     while dropped(reason) < before + count and time.monotonic() < end:
         time.sleep(0.05)
@@ -126,11 +134,13 @@ def datagram(qpn, psn):
 
 
 def refuse(queue, send, reason, skip, honest):
-    """Forged packets, then an honest message."""
+    """Sends forged packets by `send`, then a legitimate message by `honest`. Fails unless the
+    driver drops the forged ones for the reason and delivers the message."""
     before = dropped(reason)
     for psn in range(FORGED):
         send(psn)
-    # They are counted before the honest one is sent, or else it is the first that arrives.
+    # If a forged packet were still on its way, the legitimate message could overtake it, and the
+    # case could not fail.
     end = time.monotonic() + 5
     while dropped(reason) < before + FORGED and time.monotonic() < end:
         time.sleep(0.05)
@@ -141,7 +151,7 @@ def refuse(queue, send, reason, skip, honest):
 
 
 def connected():
-    """Two RC QPs that are connected over the wire; the first has a receive."""
+    """Returns two RC QPs, of both hosts, that are connected. The first has posted receives."""
     here, there = Queue(DEVICE, e.IBV_QPT_RC), Queue(PEER_DEVICE, e.IBV_QPT_RC)
     connect(here.context, here.qp, there.qp.qp_num, dgid=there.context.query_gid(1, PEER_GID_INDEX))
     connect(there.context, there.qp, here.qp.qp_num, gid_index=PEER_GID_INDEX,
@@ -168,7 +178,7 @@ def _():
     becomes(lambda: has_gid(queue.context, address), True, "a GID")
     peer.send(HONEST, gid_at(address), PEER_GID_INDEX, remote=queue.qp.qp_num)
     equal(queue.received(GRH), HONEST, "the first message")
-    # The device loses it: eth1 is another network.
+    # The link loses the address as a GID: eth1 is on another segment.
     subprocess.run([*ip, "del", f"{address}/24", "dev", "eth0"], check=True)
     subprocess.run([*ip, "add", f"{address}/32", "dev", "eth1"], check=True)
     becomes(lambda: has_gid(queue.context, address), False, "no GID")
@@ -195,7 +205,7 @@ def _():
     place = place_of(context, address)
     route = GlobalRoute(dgid=gid_at(address), sgid_index=place)
     handle = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
-    # A place is free some time after its address went.
+    # ib_core frees a table entry some time after the address was deleted.
     becomes(place_again, place, "the place in the table")
     change("del")
     handle.close()
@@ -209,7 +219,7 @@ def _():
         for psn in range(FORGED):
             mine.send(HOST1_V6, datagram(queue.qp.qp_num, psn))
     except OSError:
-        pass  # there is no such way
+        pass  # the IP layer has no route through eth1
     queue.send(HONEST, gid_at(HOST1_V6), GID_INDEX6)
     equal(queue.received(GRH), HONEST, "the first message")
     queue.nothing_forged()
@@ -235,7 +245,7 @@ def _():
             connect(end.context, end.qp, peer.qp.qp_num)
         ends[0].receive()
         mine, qpn = Socket(HOST1, where="h1"), ends[0].qp.qp_num
-        # All of them are in sequence, if the first is taken.
+        # The PSNs are consecutive: if the QP accepted the first packet, it would accept all.
         refuse(ends[0], lambda psn: mine.send(HOST1, forge.bth(transport | SEND_ONLY, qpn, psn) + EVIL), "local", 0,
                lambda: ends[1].send(HONEST))
         mine.close()
@@ -247,12 +257,12 @@ def _():
         ends, other = [Queue(DEVICE, kind), Queue(DEVICE, kind)], Queue(DEVICE, kind)
         for end, peer in zip(ends, reversed(ends)):
             connect(end.context, end.qp, peer.qp.qp_num)
-        # The network knows it by the same addresses.
+        # Packets of this QP have the same addresses as those of the true peer.
         connect(other.context, other.qp, ends[0].qp.qp_num)
         ends[0].receive()
         before = dropped("peer")
         other.send(EVIL)
-        # RC sends it again and again.
+        # An RC QP retransmits, so the count is not exact.
         becomes(lambda: dropped("peer") > before, True, "its packets are counted")
         ends[1].send(HONEST)
         equal(ends[0].received(0), HONEST, "the first message")
@@ -270,7 +280,7 @@ def _():
     ends[0].receive()
     ends[1].send(HONEST)
     before = dropped("peer")
-    # More than its inbox takes.
+    # More packets than the inbox has room for.
     for _ in range(INBOX + 76):
         other.send(EVIL, ends[0].context.query_gid(1, GID_INDEX), remote=ends[0].qp.qp_num)
         other.cq.poll(DEPTH)
@@ -334,7 +344,7 @@ def _():
     userfault.await_fault(faults)
     wire, before = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), dropped("interface")
     forged = forge.packet(HOST2, HOST1, datagram(queue.qp.qp_num, 0))
-    # More than its inbox takes.
+    # More packets than the inbox has room for.
     for sent in range(INBOX + 76):
         wire.send(forged)
         if sent % DEPTH == 0:
@@ -381,14 +391,15 @@ def _():
 
 
 def change_address(where, device, address, times=1):
-    """Adds and deletes an address, so many times."""
+    """Adds and deletes an address on a network device of a namespace, `times` times."""
     line = f"addr add {address}/32 dev {device}\naddr del {address}/32 dev {device}\n"
     subprocess.run(["ip", "-n", where, "-batch", "-"], input=line * times, text=True, check=True)
 
 
 def gid_changes(context, work):
-    """How many changes of the GID table the process is told of: those of `work`, and two of an address of the link that
-    comes and goes. ib_core looks at addresses one after another."""
+    """Returns the number of GID_CHANGE events of the context: those that `work` causes, and two
+    of an address of the link that is then added and deleted. ib_core handles changes of addresses
+    one after another, so it has handled those of `work` before the last two events."""
     work()
     seen = []
     change_address("h1", "eth0", "10.77.0.34")

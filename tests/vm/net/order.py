@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Messages of one QP that is posted to from several CPUs: order.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+"""Tests that packets of one QP stay in order when several CPUs post to it.
 
-DEVICE's network device, eth0 of h1, has a transmit queue for each of two CPUs; that of CPU 1 is slow. Another queue is
-not, and the guest has a third CPU. The peer's is eth0 of h2.
+  order.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX
+
+DEVICE is a link on eth0 of namespace h1, PEER-DEVICE one on eth0 of h2; a veth pair connects them.
+eth0 of h1 has one transmit queue each for CPU 0 and CPU 1. A token bucket filter makes the queue of
+CPU 1 slow, so packets that CPU 0 sends later would overtake. The guest has a third CPU, and eth0 a
+third transmit queue, which no CPU uses at first.
 """
 
 import contextlib
@@ -25,18 +29,20 @@ from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import ALL, PAGE, PATIENCE, Buffer, case, counter, equal, main, register
 
+# CPUs with a fast and with a slow transmit queue.
 FAST, SLOW = 0, 1
-# What leaves from SLOW may be received by this one; it then takes its time.
+# CPU that receives the packets of SLOW within `slow_reception`, slowly.
 RECEIVER = 2
-# More than the path MTU, so that a message has several packets.
+# Bytes of a message: more than the path MTU of 1,024, so that a message has several packets.
 LENGTH = 3000
-# A single packet.
+# Bytes of a message of a single packet.
 LEAST = 1000
+# Capacity of the send queue and of the receive queue.
 DEPTH = 16
 
 
 class End:
-    """A QP and its surroundings."""
+    """A QP with its device context, PD, CQ and memory region."""
 
     def __init__(self, device, gid_index, kind):
         self.device, self.gid_index = device, int(gid_index)
@@ -56,7 +62,7 @@ class End:
         attr.dest_qp_num = peer.qp.qp_num
         attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
         attr.min_rnr_timer = 12
-        # Four seconds: nothing is sent again that only takes its time.
+        # An ACK timeout of four seconds, so that a QP does not retransmit packets that are slow.
         attr.timeout, attr.retry_cnt, attr.rnr_retry = 20, 7, 7
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=gid, sgid_index=self.gid_index))
         self.qp.to_rts(attr)
@@ -73,7 +79,7 @@ class End:
         self.qp.post_send(wr)
 
     def complete(self, count):
-        """The numbers of so many work requests, as they end."""
+        """Returns the numbers of the next `count` completed work requests, in order."""
         ended, end = [], time.monotonic() + PATIENCE
         while len(ended) < count and time.monotonic() < end:
             for completion in self.cq.poll(count - len(ended))[1]:
@@ -88,7 +94,7 @@ class End:
 
 @contextlib.contextmanager
 def on(cpu):
-    """Runs there."""
+    """Runs the block on this CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu})
     try:
@@ -98,6 +104,7 @@ def on(cpu):
 
 
 def ends(kind):
+    """Returns two connected QPs. The receiver has posted its receives."""
     sender, receiver = End(*sys.argv[1:3], kind), End(*sys.argv[3:5], kind)
     sender.connect(receiver)
     receiver.connect(sender)
@@ -107,7 +114,8 @@ def ends(kind):
 
 
 def send_from(kind, cpus):
-    """Sends a message from each CPU, one right after the other; they must arrive in order, in one attempt."""
+    """Sends a message from each of the CPUs, without a pause. Fails unless all messages arrive in
+    order and no packet is out of sequence."""
     sender, receiver = ends(kind)
     before = receiver.out_of_sequence()
     for slot, cpu in enumerate(cpus):
@@ -141,7 +149,7 @@ def _():
 
 
 def sent_by(cpu):
-    """Packets that its transmit queue has sent."""
+    """Returns the number of packets that the CPU's transmit queue has sent."""
     command = "ip netns exec h1 tc -s -j qdisc show dev eth0".split()
     queues = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return sum(queue["packets"] for queue in queues if queue.get("parent") == f"1:{cpu + 1}")
@@ -156,7 +164,8 @@ def _():
         while sent_by(cpu) - before < LENGTH // 1024:
             if time.monotonic() > end:
                 raise AssertionError(f"no message left from CPU {cpu}")
-            # It rests when an RCU grace period has ended, which the first message may only ask for.
+            # The tx CPU may change only after an RCU grace period, which shows that the receiver
+            # has handled all packets (reception.rs). The first attempt may only start it.
             time.sleep(1)
             before = sent_by(cpu)
             with on(cpu):
@@ -166,14 +175,15 @@ def _():
 
 
 def write(host, name, text):
-    """Sets an attribute of a queue of a host's eth0."""
+    """Sets a sysfs attribute of a queue of eth0 of a host."""
     path = f"/sys/class/net/eth0/queues/{name}"
     subprocess.run(["ip", "netns", "exec", host, "sh", "-c", f"echo {text} >{path}"], check=True)
 
 
 def slow_rules():
-    """Rules that match nothing, 20,000 of them for each packet that RECEIVER takes in. With ten times as many an
-    emulated machine on a busy host takes so long that RCU complains."""
+    """Returns nftables rules that match nothing, to make reception slow: the kernel evaluates
+    20,000 of them for each packet that the CPU RECEIVER receives. With ten times as many, an
+    emulated machine on a busy host takes so long that RCU reports a stall."""
     none, again = "\n".join(["ip saddr 192.0.2.1 drop"] * 2000), "\n".join(["jump none"] * 10)
     return f"""
         table inet slow {{
@@ -193,11 +203,13 @@ def slow_rules():
 
 @contextlib.contextmanager
 def slow_reception():
-    """What leaves from SLOW is received by RECEIVER, which runs through rules for long. The rules come after
-    ip_rcv_core(), which calls the packet's destructor."""
+    """Has the CPU RECEIVER receive the packets of the CPU SLOW, and evaluate many rules for each.
+
+    netfilter evaluates the rules after ip_rcv_core() has called the packet's destructor, so the
+    packet no longer counts as in flight then."""
     write("h1", "tx-1/xps_cpus", 0)
     write("h1", f"tx-{RECEIVER}/xps_cpus", 1 << SLOW)
-    # veth's receive queue has the number of the transmit queue, or one less.
+    # The number of veth's receive queue is that of the transmit queue, or one less.
     for queue in 1, 2:
         write("h2", f"rx-{queue}/rps_cpus", 1 << RECEIVER)
     subprocess.run("ip netns exec h2 nft -f -".split(), input=slow_rules().encode(), check=True)
@@ -212,14 +224,15 @@ def slow_reception():
 
 
 def stay_behind(kind):
-    """A message follows one that is still being received."""
+    """Sends a message while the receiver still handles the packet of the one before. Fails unless
+    both arrive in order."""
     sender, receiver = ends(kind)
     before = receiver.out_of_sequence()
     with slow_reception():
         for slot in range(0, DEPTH, 2):
             with on(SLOW):
                 sender.send(slot, LEAST)
-            # The first comes to the rules.
+            # Enough time for the first packet to reach the rules.
             time.sleep(0.002)
             with on(FAST):
                 sender.send(slot + 1, LEAST)

@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A process on CPU 0 attaches a QP of r0 to a group, and is preempted once it has joined; see regroup.sh."""
+"""Tests an attachment to a multicast group whose network device is replaced halfway.
+
+A process on CPU 0 attaches a QP of the link r0 to a multicast group. A real-time process preempts
+it after its network device has joined the group, before the driver enters the group in its table.
+Meanwhile r0's network device d0 is deleted, another device with the same index gets the link r1,
+and a QP of r1 attaches to the group. The first call must then fail with EBUSY. See regroup.sh.
+"""
 
 import errno
 import fcntl
@@ -24,14 +30,16 @@ from uverbs import attach_mcast, detach_mcast
 
 GROUP = bytes(10) + b"\xff\xff" + bytes([239, 9, 9, 9])
 SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
+# Number of attempts to have the process preempted at that point.
 ATTEMPTS = 4
+# Network devices whose removal in one batch holds RTNL for long.
 DUMMIES = [f"x{number}" for number in range(250)]
-# Whether the thread of the real-time class may end.
+# Whether the real-time process may end. Memory that all processes share.
 released = mmap.mmap(-1, 4096)
 
 
 class Member:
-    """A QP of a device that may attach to the group."""
+    """A UD QP of a device."""
 
     def __init__(self, device):
         self.context = Context(name=device)
@@ -50,7 +58,7 @@ class Member:
 
 
 class Child:
-    """A process that runs `body`, which tells and hears by pipes."""
+    """A child process that runs `body`, and two pipes between it and this process."""
 
     def __init__(self, body):
         (hears, self.tells), (self.hears, tells) = os.pipe(), os.pipe()
@@ -73,7 +81,7 @@ class Child:
             return stat.read().rsplit(")", 1)[1].split()[0]
 
     def await_lock(self):
-        """Returns when it waits for a lock, or does not come to that."""
+        """Waits until the process sleeps uninterruptibly, on a lock, or for five seconds."""
         end = time.monotonic() + 5
         while self.state() != "D" and time.monotonic() < end:
             time.sleep(0.005)
@@ -84,6 +92,7 @@ class Child:
 
 
 def join(hears, tells):
+    """Attaches a QP of r0 to the group, and reports the errno."""
     os.sched_setaffinity(0, {0})
     member = Member("r0")
     os.write(tells, b"r")
@@ -98,7 +107,8 @@ def join(hears, tells):
 
 
 def hog(hears, tells):
-    """Takes RTNL after the other one, and then the CPU."""
+    """Waits for RTNL behind the joining process, and then keeps its CPU busy with a real-time
+    priority."""
     control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     request = struct.pack("16sh14x", b"lo", 0)
     flags, = struct.unpack_from("h", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
@@ -117,7 +127,7 @@ def has_joined():
 
 
 def await_removal():
-    """Returns when the kernel takes dummies out of its list, under RTNL."""
+    """Waits until the kernel removes dummies from its list of devices, with RTNL held."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         with open("/proc/net/dev", encoding="ascii") as devices:
@@ -127,12 +137,13 @@ def await_removal():
 
 
 def stop_joiner():
-    """A child that has joined and does not come to enter its group, and the one that keeps it from that; or None."""
+    """Returns a process whose device has joined the group and that is preempted before the driver
+    enters the group, and the process that preempts it. Returns None if this attempt fails."""
     released[0] = 0
     commands = "".join(f"link add {name} group 7 type dummy\n" for name in DUMMIES)
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
     joiner, keeper = Child(join), Child(hog)
-    # It holds RTNL for long.
+    # This command holds RTNL for long. Both children then wait for RTNL.
     with subprocess.Popen(["ip", "link", "del", "group", "7"]):
         await_removal()
         joiner.go()

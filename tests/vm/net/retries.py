@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What spends retries, and what doesn't: retries.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+"""Tests which events count against an RC QP's retry counter (retry_cnt).
 
-DEVICE's network device is eth0 of h1. The kernel runs softirqs in threads (threadirqs), and what eth0 of h1 receives
-it handles on CPU 1, what the peer's receives on CPU 0.
+  retries.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX
+
+DEVICE is a link on eth0 of namespace h1, PEER-DEVICE one on eth0 of h2; a veth pair connects them.
+The kernel runs softirqs in threads (kernel parameter `threadirqs`). CPU 1 handles packets that eth0
+of h1 receives, CPU 0 those that eth0 of h2 receives (RPS).
 """
 
 import os
@@ -20,11 +23,12 @@ from pyverbs.wr import SendWR
 from order import End, on
 from pairs import ALL, PAGE, case, cases, counter, equal, main
 
-# Those that came with order.py.
+# The import of order.py has registered its cases, too.
 cases.clear()
 
+# The end that sends the payload: the requester (WRITE) or the responder (READ).
 LOCAL, REMOTE = 0, 1
-# Longer than all that the queue of a device and the socket's credit hold.
+# Bytes of a message: more than the queueing discipline holds (6,000 bytes).
 LONG = 15 * PAGE
 
 
@@ -33,7 +37,8 @@ def qdisc(*arguments):
 
 
 class Impatient(End):
-    """One that gives up after so many timeouts of 4.096 µs · 2ᵗ."""
+    """An RC QP that fails after `retries` retransmissions, with an ACK timeout of
+    4.096 µs · 2^`timeout`."""
 
     def __init__(self, device, gid_index, timeout, retries):
         super().__init__(device, gid_index, e.IBV_QPT_RC)
@@ -76,7 +81,7 @@ def pair(timeout, retries):
 
 
 def backlog(cpu):
-    """How many packets wait in the CPU's backlog."""
+    """Returns the number of packets in the CPU's backlog (`struct softnet_data`)."""
     with open("/proc/net/softnet_stat") as rows:
         fields = [[int(word, 16) for word in row.split()] for row in rows]
     return sum(row[11] for row in fields if row[12] == cpu)
@@ -91,12 +96,13 @@ def _():
         with on(1):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
             try:
-                # Softirqs of this CPU wait: packets are queued, and the timer runs out.
+                # This thread has a real-time priority, so softirqs of CPU 1 don't run: received
+                # packets stay in its backlog, and the ACK timer expires without being handled.
                 requester.transfer(e.IBV_WR_RDMA_WRITE, responder, len(mark))
                 limit = time.monotonic() + 20
                 while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
                     pass
-                # The acknowledgment waits for a softirq of this CPU.
+                # Wait until the acknowledgement is in the backlog of CPU 1.
                 while not backlog(1) and time.monotonic() < limit:
                     pass
                 limit = time.monotonic() + 0.2
@@ -109,7 +115,8 @@ def _():
 
 
 def through_a_small_queue(opcode, sender):
-    """Transfers more than the queue of eth0 of h1 holds; `sender` says by which end its packets leave."""
+    """Transfers more than the queueing discipline of eth0 of h1 holds, so that it drops packets.
+    Fails if that costs a retry. `sender` is the end of the transfer that is on h1."""
     ends = pair(timeout=20, retries=0)
     before = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
     qdisc("add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "3000", "limit", "6000")
@@ -147,7 +154,7 @@ def _():
     finally:
         qdisc("del", "dev", "eth0", "root")
     drops = requester.counter("send_err") - before
-    # Half a second: ten doublings of 100 µs, and then ten a second.
+    # Half a second: ten doublings of 100 µs, and then ten packets a second.
     if not 8 <= drops <= 100:
         raise AssertionError(f"{drops} packets were dropped")
 
