@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Asks QP 1 of a host for its counters, as a user's socket: asks.py NAMESPACE SOURCE TARGET COUNT."""
+"""Sends PortCounters requests (performance management MADs) to QP 1 of a host, by an ordinary UDP
+socket of a user without privileges.
+
+  asks.py NAMESPACE SOURCE TARGET COUNT
+
+The socket is in NAMESPACE and bound to the address SOURCE. COUNT requests go to the address TARGET.
+"""
 
 import sys
 

@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Has the kernel make an algorithm of a name, which it then prefers to simpler ones: cipher.py NAME."""
+"""Has the kernel's crypto API instantiate the AEAD algorithm with the driver name NAME.
+
+  cipher.py NAME
+
+The kernel then prefers it to other implementations of the same algorithm. Tests use it for
+asynchronous ciphers, such as "pcrypt(gcm(aes))".
+"""
 
 import errno
 import os
@@ -10,7 +16,8 @@ import struct
 import sys
 
 NETLINK_CRYPTO, CRYPTO_MSG_NEWALG, NLM_F_REQUEST_ACK, TYPE_AEAD = 21, 0x10, 5, 3
-# struct nlmsghdr; struct crypto_user_alg (include/uapi/linux/cryptouser.h): two more names, type, mask, references, flags.
+# struct nlmsghdr; struct crypto_user_alg (include/uapi/linux/cryptouser.h): the name, two more
+# names that stay empty, type, mask, reference count and flags.
 HEADER, BODY = struct.Struct("=IHHII"), struct.Struct("=64s128xIIII")
 
 
@@ -18,6 +25,7 @@ with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_CRYPTO) as netlin
     body = BODY.pack(sys.argv[1].encode(), TYPE_AEAD, 0xf, 0, 0)
     netlink.send(HEADER.pack(HEADER.size + len(body), CRYPTO_MSG_NEWALG, NLM_F_REQUEST_ACK, 1, 0) + body)
     code = -struct.unpack_from("=i", netlink.recv(4096), HEADER.size)[0]
-# EAGAIN tells that the algorithm was made, and that its name is another one: that of the algorithm within, "gcm(aes)".
+# EAGAIN means that the kernel has instantiated the algorithm, and that the algorithm's name differs
+# from NAME: it is that of the inner algorithm, "gcm(aes)".
 if code not in (0, errno.EAGAIN):
     sys.exit(f"{sys.argv[1]}: {os.strerror(code)}")

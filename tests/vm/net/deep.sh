@@ -1,14 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=300
-# The administrator of a network namespace has packets pass several network devices within each other: three redirections,
-# and three tunnels. Each takes a part of the kernel's stack, on which whoever sent the packet has a part, too.
+# Tests that the kernel stack suffices when a QP's packet passes several nested network devices.
+#
+# The administrator of a network namespace redirects the RoCEv2 packets of host 1 (tc mirred) over
+# three dummy devices to the innermost of three nested VXLAN tunnels. Each level of this recursion
+# takes stack, on top of the stack frames of the sender. Here the sender is a softirq of host 1:
+# host 2 issues RDMA READs, and the softirq sends the responses. A stack overflow shows as a kernel
+# splat, which guest.sh reports.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791
 
-# tunnel HOST ID LOCAL REMOTE: vxlan device vxID, from that address to that one.
+# tunnel HOST ID LOCAL REMOTE: creates the VXLAN device vxID from address LOCAL to REMOTE.
 tunnel() { ip -n "h$1" link add "vx$2" mtu 8000 type vxlan id "$2" dstport $((5000 + $2)) local "$3" remote "$4"; }
-# nested HOST OTHER: vx1 in vx2 in vx3 in eth0.
+# nested HOST OTHER: creates three nested tunnels to host OTHER: vx1 over vx2 over vx3 over eth0.
 nested() {
 	local host=$1 other=$2 id
 	tunnel "$host" 3 10.77.0.$host 10.77.0.$other && tunnel "$host" 2 10.83.0.$host 10.83.0.$other &&
@@ -17,7 +22,8 @@ nested() {
 		ip -n "h$host" addr add 10.8$id.0.$host/24 dev vx$id && ip -n "h$host" link set vx$id up || return
 	done
 }
-# RoCEv2 packets that leave by eth0 take the way over three network devices to vx1. The tunnels' own packets do not.
+# Redirects RoCEv2 packets that leave host 1 through eth0: over three dummy devices to vx1. The
+# tunnels' own packets have other UDP ports, so they leave through eth0.
 redirected() {
 	local from=eth0 to
 	for to in dummy1 dummy2 dummy3; do
@@ -41,7 +47,9 @@ check "tunnels within each other on host 1" nested 1 2
 check "tunnels within each other on host 2" nested 2 1
 check "packets pass the tunnels" wait_for 20 in1 ping -q -c 1 -W 2 10.81.0.2
 check "RoCEv2 packets of host 1 go there" redirected
-# Host 2 READs, and a softirq of host 1 answers. What comes to host 2 by vx1 is for another hardware address, and dropped.
+# Host 2 issues READs, and a softirq of host 1 responds. Host 2 drops the responses, because the
+# redirected frames have the MAC address of its eth0 and arrive through its vx1. So the programs
+# fail after their retries.
 in1 ib_read_lat -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" -n 20 -s 64 -u 10 >/dev/null 2>&1 &
 reader=$!
 wait_for 20 in1 sh -c 'ss -Hltn | grep -q ":18515 "'

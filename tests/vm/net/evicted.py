@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Has a host's routes to a peer end, until a file is there: evicted.py FILE COUNTS FLUSH ARGUMENTS-OF-PATH_MTU...
+"""Creates and invalidates a host's route to its peer again and again, until FILE exists.
 
-A forged message makes a route for the peer alone. FLUSH, a command in one word, ends it. COUNTS gets a line each time."""
+  evicted.py FILE COUNTS FLUSH ARGUMENTS-OF-PATH_MTU...
+
+A forged ICMP message (path_mtu.py) has the kernel create a route exception for the peer. The shell
+word FLUSH is a whole command that invalidates it. The file COUNTS gets a line each time.
+"""
 
 import subprocess
 import sys

@@ -1,9 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
-# The kernel takes the network device from a routing entry that is void, at any time, also while a packet is built for the entry.
-# The device that it has then has an MTU of 68 bytes. The packet is lost, but it is not too long: the connection goes on.
-# Forged ICMP messages make entries void: they fill the kernel's table of exceptions.
+# Tests that an RC connection survives the invalidation of its route (`struct dst_entry`).
+#
+# The kernel may replace the network device of an invalid entry at any time, also while the driver
+# builds a packet for it. The new device (blackhole_netdev; dst_dev_put(), net/core/dst.c) has an
+# MTU of 68 bytes. The packet is lost, but the driver must not take it for too long: that would end
+# the connection. Here forged ICMP messages create entries in the kernel's table of route
+# exceptions, and `ip route flush cache` invalidates them. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4400

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Specifications of rules for flow steering: what each says of a layer of a frame, and what does not matter."""
+"""Builds the specifications of flow steering rules: a value and a mask for the fields of one
+layer. A field that is None is not compared."""
 
 import socket
 import struct
 
 from uverbs import flow_spec
 
+# enum ib_flow_spec_type (include/rdma/ib_verbs.h).
 ETH, IPV4, IPV6, TCP, UDP, VXLAN, GRE, MPLS, INNER, TAG, DROP = (
     0x20, 0x30, 0x31, 0x40, 0x41, 0x50, 0x51, 0x60, 0x100, 0x1000, 0x1001,
 )
 
 
 def said(*fields):
-    """Value and mask from (bytes, whether it matters)."""
+    """Returns value and mask of fields, each given as (bytes, whether it is compared)."""
     value = b"".join(field for field, _ in fields)
     mask = b"".join((b"\xff" if matters else b"\0") * len(field) for field, matters in fields)
     return value, mask

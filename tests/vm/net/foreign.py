@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Sockets of this host that send with a source address of no host: foreign.py DEVICE GID-INDEX.
+"""Tests that the driver drops datagrams that an ordinary socket of its own host sends with a
+foreign source address, to a QP of this host or to its multicast group.
 
-DEVICE is on eth0 of h1.
+  foreign.py DEVICE GID-INDEX
+
+DEVICE is a link on eth0 of namespace h1. The socket, in h1, binds by IPV6_FREEBIND to addresses
+that no host has.
 """
 
 import sys

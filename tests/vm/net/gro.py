@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A QP sends packets that GRO merges: gro.py DEVICE GID-INDEX ADDRESS."""
+"""Tests that a UC QP sends all its messages although GRO clears the destructors of its packets.
+
+  gro.py DEVICE GID-INDEX ADDRESS
+
+DEVICE is a link of host 1, ADDRESS the IPv4 address of host 2. gro.sh has GRO of host 2 merge the
+packets.
+"""
 
 import sys
 
@@ -14,11 +20,13 @@ from pyverbs.wr import SGE, SendWR
 
 from pairs import DEVICE, PAGE, Buffer, becomes, case, connect, equal, gid_at, main, register
 
-# Four times as many as have credit (PACKETS_IN_FLIGHT, limits.rs). GRO takes the credit of every second one.
+# Number of messages of one packet: four times the tx limit of the QP (PACKETS_IN_FLIGHT,
+# limits.rs). GRO clears the destructor of every second packet, so the packet would count as in
+# flight for ever.
 COUNT = 256
-# The path MTU, which the disguise counts on.
+# Bytes of a message: the path MTU. gro.sh derives TCP sequence numbers from this length.
 LENGTH = 1024
-# A QP that nobody has: SENDs of UC complete without an answer.
+# QPN that no QP has: SENDs of UC complete without a response.
 PEER = 0x1234
 
 

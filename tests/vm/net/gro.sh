@@ -1,13 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=300
-# The administrator of a container has GRO merge packets that a QP sent to it. GRO clears their destructors, by which their
-# credit comes back. The QP recovers the credit and goes on.
+# Tests that a QP goes on sending after GRO has cleared the destructors of its packets.
+#
+# The destructor of a packet's buffer tells the driver that the packet is no longer in flight, so
+# the packet no longer counts for the QP's tx limit. GRO clears the destructor of a buffer that it
+# merges into another one, without a call (skb_gro_receive(), net/core/gro.c). The driver must find
+# such packets, and subtract them. The administrator of a container (h2) causes this: host 1 sends
+# packets over a veth pair to h2, which rewrites them into TCP segments and passes them through
+# MACsec devices to GRO.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791 KEY=0123456789abcdef0123456789abcdef
 
-# Two MACsec devices by a veth pair within the container. The cipher works asynchronously, so what they decrypt gets to GRO,
-# which waits for further packets.
+# Creates two MACsec devices on a veth pair within the container. The cipher is asynchronous, so the
+# decrypted packets reach GRO. gro_flush_timeout has GRO keep packets for merging for 100 ms.
 macsec_devices() {
 	local mac
 	ip -n h2 link add vA mtu 9000 type veth peer name vB mtu 9000 && ip -n h2 link set vA up && ip -n h2 link set vB up || return
@@ -18,8 +24,9 @@ macsec_devices() {
 	ip -n h2 link set macsec0 up && ip -n h2 link set macsec1 up &&
 		in2 sh -c 'echo 100000000 >/sys/class/net/macsec1/gro_flush_timeout'
 }
-# RoCEv2 packets become segments of TCP, and go by the MACsec devices. A packet of odd PSN follows one of even PSN: its 1,028
-# bytes continue those.
+# Rewrites RoCEv2 packets into TCP segments, and redirects them to the MACsec devices. A packet of
+# odd PSN gets the sequence number that follows the 1,028 bytes of the packet of even PSN, so GRO
+# merges the two.
 disguise() {
 	local odd
 	in2 tc qdisc add dev eth0 clsact || return
@@ -32,7 +39,8 @@ disguise() {
 	done
 }
 decrypted() { in2 cat /sys/class/net/macsec1/statistics/rx_packets; }
-# The IP layer drops packets that are for the hardware address of another network device.
+# Returns the number of packets that reach the IP layer. It drops and counts them there, because
+# their destination MAC address is that of another network device.
 dropped() { ip -n h2 -s -s -j link show macsec1 | sed -n 's/.*"otherhost":\([0-9]*\).*/\1/p'; }
 
 check "two hosts" hosts_up 1500

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Who takes in the packets of a multicast group, and which of them: group.py DEVICE GID-INDEX GID-INDEX-V6
-GID-INDEX-LINK-LOCAL LINK-LOCAL-ADDRESS DEVICE-2 GID-INDEX-2.
+"""Tests the delivery of multicast datagrams: the context in which members take packets in, and the
+datagrams that the driver drops.
 
-DEVICE is on eth0 of h1, and DEVICE-2 on that of h2. Host 2 sends back each RoCEv2 packet over IPv6 that comes to it.
+  group.py DEVICE GID-INDEX GID-INDEX-V6 GID-INDEX-LINK-LOCAL LINK-LOCAL-ADDRESS DEVICE-2
+           GID-INDEX-2
+
+DEVICE is a link on eth0 of namespace h1, DEVICE-2 one on eth0 of h2; a veth pair connects them. The
+GID indexes are those of the IPv4, IPv6 and link-local address of h1, and of the IPv4 address of h2.
+Host 2 sends each RoCEv2 packet over IPv6 that it receives back to host 1 (tc mirred).
 """
 
 import sys
@@ -19,15 +24,16 @@ from uverbs import attach_mcast, detach_mcast
 GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
 GROUP_V6 = "ff0e::7711"
 GID_INDEX_V6, GID_INDEX_LINK_LOCAL, LINK_LOCAL = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-# Devices of both hosts, each with the number of its address of IPv4.
+# Devices of both hosts, each with the GID index of its IPv4 address.
 SENDERS = (DEVICE, GID_INDEX), (sys.argv[6], int(sys.argv[7]))
 HOST, HOST_V6 = "10.77.0.1", "fd77::1"
-# More than its process has threads.
+# Number of members: more QPs than the process has threads.
 MANY = 20
 
 
 def exchange(members, address, device, gid_index):
-    """A QP of `device` sends to so many QPs. Returns how many packets QPs took in, and how many of these a softirq did."""
+    """Sends datagrams from a QP of `device` to a group of `members` QPs. Returns the number of
+    packets that QPs took in, and how many of these they took in within a softirq."""
     group, sender, queues = gid_at(address), Member(device), [Member() for _ in range(members)]
     for queue in queues:
         queue.change(group, attach_mcast)
@@ -61,7 +67,8 @@ def several():
 
 
 def own(address, gid_index, dropped):
-    """A QP sends to a group of its own host, from that address. So many packets are dropped for who sent them."""
+    """Sends datagrams from the GID index to a group on the same host. Fails unless the member
+    receives each datagram once, and the driver drops `dropped` packets as sent by this host."""
     group, sender, queue = gid_at(address), Member(), Member()
     queue.change(group, attach_mcast)
     before = counter("drop_local")
@@ -88,7 +95,7 @@ def forged():
         user.groups_by("eth0", "h1")
         body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0) + forge.deth(QKEY, queue.qp.qp_num) + bytes(NUMBER)
         user.send(address, body)
-        # Over IPv6 it comes back once more.
+        # Over IPv6 host 2 sends the packet back, so it is dropped a second time.
         becomes(lambda: counter("drop_local") - before, 2 if forge.is_v6(source) else 1, "packets in drop_local")
         equal(queue.cq.poll(1)[0], 0, f"datagrams from {source}")
         user.close()
