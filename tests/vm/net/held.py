@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A QP whose packets can't leave their host: held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX [stay].
+"""Tests an RC QP whose packets stay in a queueing discipline of their host.
 
-With `stay` the QP keeps its packets there until standard input ends, without any case.
+  held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX [stay]
+
+DEVICE and PEER are links of two hosts. The queueing discipline of DEVICE's network device hardly
+sends (see held.sh). With `stay`, the script runs no test case: it posts RDMA WRITEs, and keeps the
+QP, with its packets in the queueing discipline, until standard input ends.
 """
 
 import os
@@ -24,16 +28,19 @@ from pairs import (
 )
 
 PEER, PEERS_GID_INDEX = sys.argv[3], int(sys.argv[4])
-# More than may be in flight, which is 64 packets of 1 KiB.
+# Tx limit of a QP in packets (limits.rs: PACKETS_IN_FLIGHT).
 CREDIT = 64
+# Number of messages and their bytes: 256 packets of 1 KiB, more than the tx limit.
 MESSAGES, SIZE = 16, 16384
-# Requests without a packet, more than are carried out before a request of the peer comes.
+# Number of memory window binds, which need no packet. So many are not complete before the request
+# of the peer arrives.
 BINDS = 16384
+# Seconds of a measurement; clock ticks of a second.
 SECONDS, TICKS = 2, os.sysconf("SC_CLK_TCK")
 
 
 class End:
-    """A QP on a device of its own."""
+    """An RC QP with its own device context, PD and CQ."""
 
     def __init__(self, device, gid_index, depth=MESSAGES, signals=1):
         self.context, self.gid_index = Context(name=device), gid_index
@@ -44,12 +51,13 @@ class End:
                                          sq_sig_all=signals))
 
     def connect(self, other):
-        # The timeout is two seconds and more: no packet is sent again meanwhile.
+        # An ACK timeout of more than two seconds, so that no packet is retransmitted meanwhile.
         connect(self.context, self.qp, other.qp.qp_num, 19, gid_index=self.gid_index, dgid=other.gid)
 
 
 def writes():
-    """A QP that has posted more than it has credit for, and all that it needs."""
+    """Posts RDMA WRITEs of more packets than the tx limit. Returns the QP, and the objects that
+    must live as long as the QP."""
     near, far = End(DEVICE, GID_INDEX), End(PEER, PEERS_GID_INDEX)
     near.connect(far)
     far.connect(near)
@@ -63,12 +71,13 @@ def writes():
 
 
 def stay():
+    """Keeps a QP that has reached its tx limit until standard input ends."""
     before = counter("sent_pkts")
     near, *others = writes()
     becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets in flight")
     print("attached", flush=True)
     sys.stdin.read()
-    # The module may be gone, so no call destroys what there is.
+    # The module may be unloaded, so the objects must not be destroyed by calls.
     os._exit(0)
 
 
@@ -83,8 +92,11 @@ def flushed():
 
 
 def ticks_without_credit():
-    """Ticks of kernel workers beside a QP whose credit is spent while it has requests that need none; None if these were
-    carried out before the answer to its peer took the credit."""
+    """Returns the CPU time of kernel workers, in ticks, while a QP has reached its tx limit and has
+    pending bind WQEs, which need no packet.
+
+    A READ response to the peer makes the QP reach its tx limit. Returns None if the QP completed
+    all binds before that."""
     near, far = End(DEVICE, GID_INDEX, BINDS, 0), End(PEER, PEERS_GID_INDEX)
     near.connect(far)
     far.connect(near)

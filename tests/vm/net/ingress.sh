@@ -1,11 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
-# By which network device packets come: forged ones by another than that of the address, or from this host's own
-# sockets, are dropped; those of honest QPs arrive over every kind of network device.
+# Tests which packets the driver accepts, by their source and by the network device that they come
+# through.
+#
+# The driver drops forged packets from the host's own sockets, and packets that come through another
+# network device than the one with the destination address (ingress.py). It accepts the packets of
+# QPs over VLAN, macvlan, bridge and VRF devices. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [-T TRANSPORT], host 1 to host 2; they meet at MEET.
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT]: runs a pingpong from host 1 to host
+# 2. The programs exchange their QPNs by TCP to the address MEET.
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
@@ -13,10 +18,11 @@ pingpong_over() {
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" "$MEET"
 }
 MEET=$HOST2_V4
-# reach NETDEV ADDRESS: host 2 answers.
+# reach NETDEV ADDRESS: succeeds if host 2 answers a ping from host 1 through NETDEV.
 reach() { in1 ping -q -c 1 -W 2 -I "$1" "$2"; }
 
-# over NAME NUMBER NETDEV [4]: RC and UD over the addresses of that network device, of both versions of IP or of one.
+# over NAME NUMBER NETDEV [4]: tests RC and UD over addresses of NETDEV of both hosts: IPv4 and
+# IPv6, or IPv4 only. NUMBER is a part of the addresses, NAME of the results.
 over() {
 	local name=$1 number=$2 netdev=$3 only=${4:-} host transport
 	for host in 1 2; do
@@ -24,7 +30,8 @@ over() {
 		ip -n h$host addr add "fd9$number::$host/64" dev "$netdev" nodad
 		ip -n h$host link set "$netdev" up
 	done
-	# A network device that has just come up forwards nothing for a while, and a QP gives up when no neighbour answers.
+	# A network device that has just come up forwards no packets for a while. A QP fails if no
+	# neighbour answers in time, so wait until ping succeeds.
 	check "$name connects the hosts" wait_for 20 reach "$netdev" "10.9$number.0.2"
 	[[ $only == 4 ]] || check "$name connects them over IPv6" wait_for 20 reach "$netdev" "fd9$number::2"
 	for transport in rc ud; do
@@ -47,8 +54,8 @@ over "a VLAN" 1 vlan5
 over "a macvlan" 2 macvlan0
 check "nothing of it was dropped for how it came" dropped_nothing
 
-# Network devices on top of eth0 whose frames are not those of eth0: a tunnel, and VLAN 7 within VLAN 5, which is not
-# VLAN 7. Each has an address, so that it has a GID.
+# Network devices on top of eth0 that are segments of their own: a VXLAN tunnel, VLAN 7, and VLAN 7
+# within VLAN 5 (inner7). Each has an address, so that the GID table has an entry of it.
 for host in 1 2; do
 	ip -n h$host link add vx0 type vxlan id 7 dev eth0 remote 10.77.0.$((3 - host)) dstport 4789
 	ip -n h$host link add link eth0 name vlan7 type vlan id 7
@@ -60,7 +67,8 @@ for host in 1 2; do
 done
 for number in 5 6 7; do check "a GID of 10.9$number.0.1" wait_for 10 gid_index "$DEV1" 10.9$number.0.1; done
 
-# A container's network device, on top of eth0, has the index that eth1 has here.
+# The macvlan device of the container h3, on top of eth0 of h1, gets the same interface index as
+# eth1 of h1. The index is unique within a network namespace only.
 ip netns add h3
 ip link add eth1 netns h1 index 77 type veth peer name eth1 netns h2
 for host in 1 2; do
@@ -74,14 +82,15 @@ ip -n h3 link set macvlan3 up
 python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
 	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.97.0.1)" || fail "ingress.py ends well" "status $?"
 
-# Deleted by itself: a namespace ends later, and eth0 would not become a port of a bridge meanwhile.
+# The macvlan device is deleted explicitly. `ip netns del` deletes it only later, and until then
+# eth0 cannot become a port of a bridge.
 ip -n h3 link del macvlan3
 ip netns del h3
 for host in 1 2; do
 	for netdev in vx0 inner7 vlan7; do ip -n h$host link del $netdev; done
 done
 
-# The wire becomes a port of a bridge; the bridge's addresses are the device's, too.
+# eth0 becomes a port of a bridge. The addresses of the bridge are GIDs of the link on eth0, too.
 for host in 1 2; do
 	ip -n h$host link del macvlan0
 	ip -n h$host link add br0 type bridge
@@ -100,8 +109,8 @@ for host in 1 2; do
 	ip -n h$host link add link eth0 name vlan6 type vlan id 6
 	ip -n h$host link set vlan6 master vrf0
 done
-# Host 1 has host 2's addresses in that VRF, too, outside of it. Linux takes packets from such an address if the VRF's
-# table is asked first.
+# Host 1 also has the VRF addresses of host 2, on a device outside of the VRF. Linux accepts packets
+# from such an address only if it consults the VRF's table before the table of local addresses.
 ip -n h1 link add dummy0 type dummy
 ip -n h1 addr add 10.94.0.2/32 dev dummy0
 ip -n h1 addr add fd94::2/128 dev dummy0 nodad
@@ -111,7 +120,8 @@ for version in -4 -6; do
 	ip -n h1 $version rule del pref 0
 done
 over "a VLAN in a VRF" 4 vlan6
-# IPv6 takes them by Linux's own rules, too, which ask the table of local addresses first.
+# With Linux's default rules, which consult the table of local addresses first, IPv6 accepts these
+# packets, too.
 ip -n h1 -6 rule add pref 0 table local
 ip -n h1 -6 rule del pref 32765
 for transport in rc ud; do

@@ -1,19 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=300
-# Packets that IPsec makes longer than the network device's MTU, or than what a forged message says of the path, leave in
-# fragments. The kernel's IPv6 dereferences a null pointer for a packet whose sender names a socket and which has none
-# (xfrm_local_error(), net/xfrm/xfrm_output.c), if IPsec in tunnel mode drops it for its length.
+# Tests packets of QPs that IPsec makes longer than the MTU: they leave in fragments and arrive.
+#
+# The limit is the MTU of the network device, or the path MTU of a forged ICMP message. For a packet
+# without a socket (`sk_buff.sk`) whose sender passes a socket to the IP layer, the kernel's IPv6
+# dereferences a null pointer (xfrm_local_error(), net/xfrm/xfrm_output.c) if IPsec in tunnel mode
+# drops the packet for its length. So the driver must not have it dropped. Two hosts are connected
+# by a veth pair; ESP protects the packets to the RoCE port.
 source "$(dirname "$0")/../lib/guest.sh"
 HERE=$(dirname "$0")
-# Packets of 4,096 bytes and their headers fit, and so do those of ESP in transport mode.
+# Bytes. A payload of 4,096 bytes fits with its headers, also with those of ESP in transport mode.
 readonly MTU=4200
 
 unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return; done; }
-# Fragments that host 1 has made, of both versions of IP.
+# Returns the number of IPv4 and IPv6 fragments that host 1 has created.
 created() { in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' | awk '/FragCreates/ { sum += $2 } END { print sum }'; }
-# long_messages PREFIX: they pass both ways. librdmacm's timeout is 2 s; ibv_rc_pingpong gives up after 0.5 s, in which the debug
-# kernel does not always protect four packets and their acknowledgment.
+# long_messages PREFIX: sends messages of several packets both ways, by rping. Its timeout, that of
+# librdmacm, is 2 s. ibv_rc_pingpong gives up after 0.5 s, in which the debug kernel does not always
+# encrypt four packets and their acknowledgement.
 long_messages() { _rping 60 "${1}1" 2 -S 16384; }
 protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 
@@ -22,7 +27,8 @@ check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 hardware=$(in1 cat /sys/class/net/eth0/address)
 families=("1 32 10.77.0. 576" "2 128 fd77:: 1280")
-# under_ipsec MODE FAMILY: packets of this family pass under IPsec in this mode.
+# under_ipsec MODE FAMILY: tests messages of this address family under IPsec in this mode. FAMILY is
+# a line of `families`: SPI, prefix length, address prefix, and path MTU of the forged message.
 under_ipsec() {
 	local mode=$1 number bits prefix mtu
 	read -r number bits prefix mtu <<<"$2"
@@ -41,12 +47,13 @@ under_ipsec() {
 for family in "${families[@]}"; do
 	for mode in transport tunnel; do under_ipsec $mode "$family"; done
 done
-# It forgets the socket that the sender names.
+# With an asynchronous cipher, xfrm does not keep the socket that the sender passes to the IP layer.
 check "an asynchronous cipher" python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
 check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
 for family in "${families[@]}"; do under_ipsec transport "$family"; done
-# While IPsec waits for its keys, the kernel gives out an entry that keeps packets. A copy of it for a long packet, which the forged
-# message asks for, is an oops.
+# While IPsec waits for its keys, and with xfrm_larval_drop=0, the kernel returns a routing entry
+# that queues packets. The forged message makes the driver want a copy of the entry, for packets
+# that are longer than the path MTU; a copy of an entry that queues packets would oops.
 keeping() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
 asked() { grep -q "proto esp" /tmp/acquired; }
 for family in "${families[@]}"; do

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A container has the IP layer of its host loop the host's own datagrams to a group, changed and in the buffers that the
-host sent: ipvlan.py DEVICE GID-INDEX MEMBER-DEVICE.
+"""Tests that the driver drops multicast datagrams of its own host that a container changed.
 
-DEVICE is on eth0 of h1, and MEMBER-DEVICE on dummy0. The container is h2.
+  ipvlan.py DEVICE GID-INDEX MEMBER-DEVICE
+
+DEVICE is a link on eth0 of namespace h1, MEMBER-DEVICE one on dummy0 of h1. The container, h2, has
+an ipvlan device ipv0 of mode l3 on top of dummy0. It receives the datagrams, in the buffers that h1
+sent, changes their payload and ICRC, and sends them through ipv0. In mode l3 that is the IP layer
+of h1, which loops them to the members of the group.
 """
 
 import subprocess
@@ -18,16 +22,17 @@ from uverbs import attach_mcast, detach_mcast
 
 MEMBER_DEVICE = sys.argv[3]
 GROUP, CHANGE = "ff0e::7711", bytes.fromhex("45564900")
-# Of the payload and the ICRC behind it, from the IP header.
+# Offsets of the payload and of the ICRC behind it, in bytes from the IP header.
 PAYLOAD, ICRC = 68, 72
 
 
 def change():
-    """Has host 2 change the payload of what comes to it, and the ICRC with it, and send that by its ipvlan device."""
+    """Has host 2 change payload and ICRC of each received datagram to the group, and redirect the
+    datagram to its ipvlan device."""
     icrc = (zlib.crc32(CHANGE) ^ zlib.crc32(bytes(len(CHANGE)))).to_bytes(4, "little")
     munges = "".join(f"pedit munge offset {offset} u32 invert retain 0x{mask.hex()} pipe action "
                      for offset, mask in ((PAYLOAD, CHANGE), (ICRC, icrc)))
-    # An ipvlan device sends no frame to an address of its own.
+    # An ipvlan device sends no frame whose destination is its own MAC address.
     munges = f"pedit ex munge eth dst set 02:00:00:00:00:01 pipe action {munges}"
     for line in ("qdisc add dev eth0 clsact",
                  f"filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_ip {GROUP} dst_port {PORT} "

@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A UD QP one of whose receivers' hosts keeps all packets in a queue: kept.py DEVICE GID-INDEX KEEPER OTHER BROADCAST."""
+"""Tests that a UD QP goes on sending although one of its destinations keeps all its packets.
+
+  kept.py DEVICE GID-INDEX KEEPER OTHER BROADCAST
+
+DEVICE is a link of host 1. The host with the address KEEPER keeps all RoCEv2 packets in a queue, in
+the buffers that host 1 sent, so they stay in flight. OTHER is the address of a third host,
+BROADCAST the broadcast address of the network.
+"""
 
 import sys
 
@@ -11,12 +18,13 @@ from pyverbs.qp import QPAttr
 from pairs import Datagrams, becomes, case, counter, main
 
 KEEPER, OTHER, BROADCAST = sys.argv[3:]
-# More than may be in flight, which is 64 packets.
+# Number of datagrams to the host that keeps them: more than the tx limit of 64 packets (limits.rs:
+# PACKETS_IN_FLIGHT); and number of datagrams to other addresses.
 KEPT, DATAGRAMS = 150, 20
 
 
 def send(sender, address, count, counted="sent_pkts"):
-    """Returns when all have left the QP."""
+    """Sends `count` datagrams to the address. Fails unless the counter counts them soon."""
     before = counter(counted)
     handle = sender.post(address, count)
     becomes(lambda: counter(counted) - before >= count, True, f"{count} datagrams to {address} in {counted}")

@@ -1,12 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# A host that keeps all packets that come to it in a queue of its own stops nothing that goes to others: neither
-# connection management nor datagrams.
+# Tests that a host that keeps all received packets in a queue does not stop traffic to other hosts:
+# neither connection management nor UD datagrams.
+#
+# Host 1 is a bridge whose ports are veth pairs to hosts 2 and 3. Host 2 redirects its received
+# packets to a queueing discipline that hardly sends. They stay there in the buffers that host 1
+# sent, so they stay in flight for QP 1 and for the UD QPs of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly HOST3_V4=10.77.0.3 QUESTIONS=600 COUNTED=256
 
-# Host 1 is a bridge with hosts 2 and 3.
+# Creates three namespaces. eth0 of h1 is a bridge that connects h2 and h3.
 three_hosts() {
 	local host
 	for host in 1 2 3; do
@@ -33,7 +37,7 @@ check "link on host 1" link_add 1
 check "link on host 3" link_add 3
 check "host 3 connects" rping_connects 30 3
 check "host 2 keeps all that comes" keeps_all
-# QP 1 gives the answers to one address a rate.
+# QP 1 limits the rate of its responses to one address, so several rounds may be needed.
 for round in {1..10}; do
 	check "host 2 asks QP 1, round $round" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $QUESTIONS
 	! wait_for 1 keeps $((COUNTED + 44)) || break

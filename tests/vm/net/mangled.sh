@@ -1,12 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=300
-# The administrator of a namespace has netfilter lengthen a QP's packets on a narrow path: the helper of SIP puts a long address
-# in the place of a short one, in whatever it takes for SIP. The kernel's IPv6 must not fragment them: their routing entry ends
-# with the turn that sends them, and the fragments would keep it.
+# Tests that the IPv6 layer never fragments a QP's packets that are longer than the path MTU.
+#
+# The driver gives such a packet a routing entry of its own, which ends with the read section that
+# sends the packet (route.rs). Fragments would keep a reference to the entry after its end. Here the
+# administrator of a namespace has netfilter lengthen the packets beyond the network device's MTU:
+# the SIP helper (nf_nat_sip) replaces a short address by a long one in payload that looks like SIP.
+# kprobes count the calls of ip6_dst_alloc() and ip6_fragment(). Two hosts are connected by a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
-# Packets of 4,096 bytes and their headers fit; sixteen bytes more do not.
+# Bytes. A payload of 4,096 bytes fits with its headers; sixteen bytes more do not.
 readonly MTU=4184
 
 send() { in1 python3 "$(dirname "$0")/mangled.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }
@@ -33,7 +38,8 @@ check "the path is narrow" ip -n h1 -6 route replace fd77::/64 dev eth0 proto ke
 check "the helper of SIP" modprobe -a nf_nat_sip nf_conntrack_sip
 check "netfilter uses it" helper
 check "a packet whose source is translated" send 64 1
-# Later packets of the connection are translated no more; the helper goes on.
+# Only the first packet of a connection consults the rules of the translation. The helper handles
+# the later ones.
 check "the rules of the translation go" in1 nft delete table inet nat
 probe own ip6_dst_alloc
 probe cut ip6_fragment

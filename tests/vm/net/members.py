@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""UD QPs that are attached to multicast groups, and send to them."""
+"""UD QPs for tests of multicast groups: they attach to a group, send to it and receive from it."""
 
 import ipaddress
 import time
@@ -15,13 +15,15 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 from pairs import DEVICE, PATIENCE, Buffer, equal, free_handle, register
 
+# The multicast QPN; a queue key; bytes of the GRH in front of a received datagram.
 MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
-# Datagrams, each with its number, and the room for one.
+# Number of datagrams that a QP sends; bytes of a datagram, which is its number; bytes of a receive
+# buffer.
 COUNT, NUMBER, ROOM = 100, 4, 64
 
 
 class Member:
-    """A UD QP with receives posted."""
+    """A UD QP with posted receives."""
 
     def __init__(self, device=DEVICE):
         self.context = Context(name=device)
@@ -40,11 +42,12 @@ class Member:
             self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
 
     def change(self, group, call):
-        """Attaches the QP to the group, or detaches it."""
+        """Attaches the QP to the group, or detaches it: `call` is attach_mcast or detach_mcast."""
         call(self.context, self.handle, ipaddress.IPv6Address(group.gid).packed)
 
     def send(self, group, gid_index):
-        """All datagrams to the group."""
+        """Sends COUNT datagrams to the group. Returns the address handle, which must live until the
+        QP has sent them."""
         route = GlobalRoute(dgid=group, sgid_index=gid_index)
         address = AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
         for number in range(COUNT):
@@ -56,7 +59,7 @@ class Member:
         return address
 
     def received(self):
-        """The numbers of the datagrams that come, until as many as are sent have."""
+        """Returns the numbers of the received datagrams, in order. Waits until there are COUNT."""
         numbers, end = [], time.monotonic() + PATIENCE
         while len(numbers) < COUNT and time.monotonic() < end:
             for completion in self.cq.poll(COUNT)[1]:
