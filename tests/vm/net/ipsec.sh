@@ -6,8 +6,9 @@
 # The limit is the MTU of the network device, or the path MTU of a forged ICMP message. For a packet
 # without a socket (`sk_buff.sk`) whose sender passes a socket to the IP layer, the kernel's IPv6
 # dereferences a null pointer (xfrm_local_error(), net/xfrm/xfrm_output.c) if IPsec in tunnel mode
-# drops the packet for its length. So the driver must not have it dropped. Two hosts are connected
-# by a veth pair; ESP protects the packets to the RoCE port.
+# drops the packet for its length. So the driver passes no socket for packets that IPsec protects
+# (sender_socket.rs). Two hosts are connected by a veth pair; ESP protects the packets to the RoCE
+# port.
 source "$(dirname "$0")/../lib/guest.sh"
 HERE=$(dirname "$0")
 # Bytes. A payload of 4,096 bytes fits with its headers, also with those of ESP in transport mode.

@@ -38,8 +38,8 @@ check "the path is narrow" ip -n h1 -6 route replace fd77::/64 dev eth0 proto ke
 check "the helper of SIP" modprobe -a nf_nat_sip nf_conntrack_sip
 check "netfilter uses it" helper
 check "a packet whose source is translated" send 64 1
-# Only the first packet of a connection consults the rules of the translation. The helper handles
-# the later ones.
+# Without the table, the kernel translates no further packets of the connection. The helper still
+# rewrites their payload.
 check "the rules of the translation go" in1 nft delete table inet nat
 probe own ip6_dst_alloc
 probe cut ip6_fragment

@@ -1,20 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=300
-# Multicast: who gets what, the addresses that hosts join and leave, and the C driver on the other side.
+# Tests multicast groups: the members that receive a datagram, the datagrams that the driver drops,
+# the groups and MAC addresses that a host's network device joins and leaves, and rdma_rxe (the C
+# driver) as the peer. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
-# What rrxe-check's hold-group attaches to, and the MAC addresses that belong to that (RFC 1112, RFC 2464).
+# The groups of `rrxe-check hold-group`, and their MAC addresses (RFC 1112, RFC 2464).
 readonly GROUP_V4=239.77.1.9 MAC_V4=01:00:5e:4d:01:09 GROUP_V6=ff0e::7709 MAC_V6=33:33:00:00:77:09
 
 compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
 
-# A QP of host 2 in a group, until release: in_group FAMILY.
+# in_group FAMILY: attaches a QP of host 2 to the group, until `release`.
 in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
 
 joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
 
-# A virtual CPU that stands still in the middle of a copy owes time, and drops datagrams to groups until that is paid.
+# If the host of the guest preempts a virtual CPU that copies a packet, the time counts as CPU time
+# of softirqs. With a lower softirq_percent, the driver would drop datagrams to groups until the
+# debt is over.
 check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
@@ -35,11 +39,11 @@ for family in v4 v6; do
 	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
 done
 
-# A VRF takes the packets of its ports from the IP layer.
+# The same in a VRF, which changes the network device of packets that its ports receive.
 in_vrf() {
 	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
 		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
-	# IPv6 forgets its addresses.
+	# The kernel removes eth0's IPv6 addresses when its VRF changes.
 	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
 }
 out_of_vrf() {
@@ -57,7 +61,7 @@ groups() {
 	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 		fail "group.py ends well" "status $?"
 }
-# The buffer that host 1 sent comes back to it.
+# Host 1 receives its own packet, in the buffer that it sent.
 check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
 groups
 check "host 1 in a VRF" in_vrf
@@ -75,7 +79,8 @@ check "host 1 in a VRF once more" in_vrf
 foreign
 out_of_vrf
 
-# Host 2 gets an ipvlan device on one of host 1's. In mode l3 the IP layer of host 1 sends what host 2 sends by it.
+# Gives host 2 an ipvlan device on top of dummy0 of host 1. In mode l3 the IP layer of host 1 sends
+# the packets that host 2 sends through the ipvlan device.
 with_ipvlan() {
 	ip -n h1 link add dummy0 type dummy && ip -n h1 addr add fd78::1/64 dev dummy0 nodad &&
 		ip -n h1 link set dummy0 up && in1 rdma link add other type rrxe netdev dummy0 &&
@@ -96,14 +101,15 @@ check "C driver on host 1" link_add 1 rxe
 compare "$DEV1" "$DEV2" v4 group
 compare "$DEV1" "$DEV2" v6 group
 
-# The C driver holds a network device that goes for more than 10 s on the debug kernel, of which the kernel complains.
+# From here on without the C driver: on the debug kernel it holds a reference to a network device
+# that is deleted for more than 10 s, which the kernel reports.
 link_del 1
 check "link on host 1 again" link_add 1 rrxe
 check "a QP is attached" in_group v4
 check "the host is in the group" joined "$GROUP_V4"
 check "the module goes" rmmod rrxe
 check "the host left the group" left "$GROUP_V4"
-# Whatever it hears when it detaches.
+# The program may fail to detach, because the device is gone.
 release || true
 check "the module" modprobe rrxe
 check "link on host 1, of the new module" link_add 1 rrxe
@@ -112,5 +118,5 @@ check "a QP is attached" in_group v4
 check "its network device goes, with the other end" patiently 20 ip -n h2 link del eth0
 DEV1='' DEV2=''
 check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'
-# Whatever it hears when it detaches.
+# The program may fail to detach, because the device is gone.
 release || true

@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Sends datagrams: narrow.py DEVICE GID-INDEX ADDRESS COUNT LENGTH."""
+"""Sends UD datagrams, and waits until all have completed.
+
+  narrow.py DEVICE GID-INDEX ADDRESS COUNT LENGTH
+
+COUNT datagrams of LENGTH bytes go to ADDRESS.
+"""
 
 import sys
 

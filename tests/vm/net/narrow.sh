@@ -1,15 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=200
-# Packets of IPv6 that are longer than the path's MTU and wait in a queue hold up the end of no network device, and with it
-# of no network namespace.
+# Tests that packets in a queue do not delay the deletion of their network device, nor of a network
+# namespace.
+#
+# The driver gives an IPv6 packet that is longer than the path MTU a routing entry of its own, which
+# refers to the network device (route.rs). A queue must not keep that reference. Here host 1
+# redirects such packets from eth0, a veth device, to a queueing discipline of ifb0 that hardly
+# sends; then the veth pair is deleted.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly LENGTH=2048 COUNT=20
 
 narrow() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
-# The burst of the queue goes.
+# Half of the packets: the token bucket filter of ifb0 lets its burst of 5,000 bytes pass at once.
 wait_still() { [[ $(backlog h1 ifb0) -ge $((COUNT / 2)) ]]; }
-# The other end of its veth pair goes with the namespace.
+# Deletes a namespace with one end of a veth pair. Its end deletes the other end, too.
 namespace_ends() {
 	ip netns add other && ip link add mine type veth peer name theirs netns other && ip netns del other &&
 		wait_for 20 bash -c '[[ ! -e /sys/class/net/mine ]]'
@@ -27,5 +32,5 @@ check "host 2 goes, and with it the network device" ip netns del h2
 DEV1=''
 check "other network namespaces end" namespace_ends
 check "the datagrams still wait" wait_still
-# If the network device waited for them, host 1 would never end.
+# Were a reference to the network device left, the deletion of host 1 would never end.
 in1 tc qdisc del dev ifb0 root

@@ -1,11 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# The network devices under links: kinds of them, what happens to them, and what their users hear of it.
+# Tests links on several types of network devices (veth, bond, TAP, TUN), changes of the network
+# device under a link, and the events that processes get.
+#
+# The changes are an MTU that shrinks, a headroom that grows, a deletion or a move to another
+# namespace, a carrier that goes down, a new address, and a bond that uses another port. Two hosts
+# are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PY=$LIB/netdevs.py
 
-# watch DEVICE: writes down its asynchronous events.
+# watch DEVICE: records the asynchronous events of the device in /tmp/events, until unwatch.
 watch() {
 	stdbuf -oL ibv_asyncwatch -d "$1" >/tmp/events 2>&1 &
 	WATCH=$!
@@ -22,7 +27,8 @@ state() { grep -q "$2" "/sys/class/infiniband/$1/ports/1/state"; }
 rate_is() { [[ $(<"/sys/class/infiniband/$1/ports/1/rate") == "$2 Gb/sec "* ]]; }
 gone() { [[ ! -e /sys/class/infiniband/$1 ]]; }
 
-# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [ARGUMENT...], host 1 to host 2; they meet over eth0.
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [ARGUMENT...]: runs a pingpong from host 1 to host
+# 2. The programs exchange their QPNs by TCP over eth0.
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4
 	shift 4
@@ -31,7 +37,8 @@ pingpong_over() {
 		ibv_rc_pingpong -c -d "$device1" -g "$(gid_index "$device1" "$address1")" "$@" "$MEET"
 }
 MEET=$HOST2_V4
-# exchange_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2
+# exchange_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2: exchanges messages, with a longer ACK timeout
+# than ibv_rc_pingpong's.
 exchange_over() {
 	wait_for 10 gid_index "$1" "$2" && wait_for 10 gid_index "$3" "$4" &&
 		python3 "$PY" exchange "$1" "$(gid_index "$1" "$2")" "$3" "$(gid_index "$3" "$4")"
@@ -41,8 +48,9 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-# A bridge has its ports want as much room in front of packets as any port wants, and the other end of a veth pair, too. VXLAN
-# devices add to it.
+# Makes the network device `extra` of host 1 demand several KiB of headroom in front of packets. A
+# bridge gives each of its ports the largest headroom that any port demands, and a veth device gives
+# it to its peer. Each VXLAN device over a port of the bridge adds its own headers to that.
 wants_room() {
 	local id
 	ip -n h2 link add br0 type bridge && ip -n h2 link set extra2 master br0 || return
@@ -59,7 +67,7 @@ extra() {
 		ip netns exec h1 rdma link add rrxe9 type rrxe netdev extra && wait_for 10 gid_index rrxe9 10.79.0.1
 }
 counted() { [[ $(<"/sys/class/infiniband/rrxe9/ports/1/hw_counters/$1") -eq $2 ]]; }
-# sends COUNTER: eight datagrams, each of which COUNTER counts.
+# sends COUNTER: sends eight datagrams through `extra`, and succeeds if COUNTER is 8 afterwards.
 sends() {
 	python3 "$(dirname "$0")/narrow.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 && wait_for 10 counted "$1" 8
 }
@@ -72,12 +80,12 @@ ip -n h2 link del vx80
 ip -n h2 link del br0
 ip -n h1 link del extra
 
-# An MTU that shrinks under QPs.
+# The MTU shrinks below the path MTU of connected QPs.
 check "an MTU below the path MTU fails what is too large at once, and that only" \
 	python3 "$PY" shrink "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)"
 check "a new pingpong has a path MTU that fits" pingpong -n 50 -m 1024
 
-# Devices that go away under processes which only poll.
+# A device goes away while a process only polls its CQ, without any system call.
 for way in "rdma link del $DEV1" "ip -n h1 link set eth0 netns h2 name eth9" "rmmod rrxe"; do
 	check "polling processes see flushes: ${way%% *} ${way#* }" python3 "$PY" unplug "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $way
 	wait_for 10 gone "$DEV1"
@@ -105,7 +113,7 @@ ip -n h1 addr add 10.78.3.1/24 dev eth0
 check "an address: GID_CHANGE" heard "IBV_EVENT_GID_CHANGE"
 unwatch
 
-# A bond of two wires, of which one is enough.
+# A bond in mode active-backup with two veth pairs.
 for host in 1 2; do ip -n h$host link add bond0 type bond mode active-backup miimon 50; done
 for wire in 1 2; do
 	ip link add slave$wire netns h1 mtu 4200 type veth peer name slave$wire netns h2 mtu 4200
@@ -121,13 +129,13 @@ for host in 1 2; do
 done
 check "its speed is that of the wire in use" wait_for 5 rate_is bond1 10
 check "pingpong over the bond" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
-# uses HOST WIRE: the bond has noticed that the one before is down.
+# uses HOST WIRE: succeeds if WIRE is the active port of the host's bond.
 uses() { [[ $(ip netns exec "h$1" cat /sys/class/net/bond0/bonding/active_slave) == "$2" ]]; }
 for host in 1 2; do ip -n h$host link set slave1 down; done
 for host in 1 2; do check "host $host uses the other wire" wait_for 10 uses $host slave2; done
 check "one wire is enough" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
 check "the port stays active" state bond1 ACTIVE
-# A third one is faster.
+# A third port of the bond has a higher speed: TAP devices that a program connects.
 modprobe tun
 [[ -e /dev/net/tun ]] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
 for host in 1 2; do ip netns exec h$host ip tuntap add mode tap name tap0; done
@@ -154,7 +162,7 @@ wait $WIRE
 in1 rdma link del bond1
 in2 rdma link del bond2
 
-# Packets without Ethernet.
+# Links on TUN devices, whose packets have no link-layer header.
 for host in 1 2; do
 	ip netns exec h$host ip tuntap add mode tun name tun0
 	ip -n h$host addr add 10.82.0.$host/24 dev tun0
@@ -170,7 +178,7 @@ for host in 1 2; do
 	check "it has a GUID, and one only" test "$guid" == "$(<"/sys/class/infiniband/tun$host/sys_image_guid")"
 done
 check "messages over TUN devices" exchange_over tun1 10.82.0.1 tun2 10.82.0.2
-# Their speed can be chosen; it is told when the carrier changes next.
+# The speed of a TUN device can be set. The driver raises an event when the carrier changes next.
 check "watch" watch tun1
 in1 ethtool -s tun0 speed 25000 duplex full
 ip -n h1 link set tun0 down

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: append=ipv6.disable=1 timeout=200
-# A kernel whose command line disables IPv6: ib_core still gives each port a link-local GID. Nothing is sent from it, and
-# IPv4 works.
+# Tests the driver on a kernel without IPv6 (kernel parameter `ipv6.disable=1`). ib_core still gives
+# each port a link-local GID. The driver sends no packet from that GID, and IPv4 works. Two hosts
+# are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 connected() {
@@ -14,7 +15,8 @@ connected() {
 	done
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null
 }
-# The first GID of each port, which is that of the network device's MAC address.
+# Succeeds if the first GID of each port is a link-local one: that of the network device's MAC
+# address.
 first_gids() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/gids/0") == fe80:* && $(<"/sys/class/infiniband/$DEV2/ports/1/gids/0") == fe80:* ]]; }
 unconnected() {
 	local text

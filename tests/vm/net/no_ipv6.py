@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What is sent from a link-local GID on a host without IPv6: no_ipv6.py DEVICE GID-INDEX.
+"""Tests that a UD datagram from a link-local GID completes, and is lost, on a host without IPv6.
 
-ib_core asks the routing tables for no group's MAC address, so that a datagram to a group gets as far as the driver.
+  no_ipv6.py DEVICE GID-INDEX
+
+The datagram goes to a multicast group. ib_core derives the MAC address of a group from its GID,
+without the routing tables, so the datagram reaches the driver.
 """
 
 import sys

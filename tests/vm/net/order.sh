@@ -1,13 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=3 timeout=400
-# Packets of a QP stay in order, whichever CPUs post, receive and answer. First with transmit queues of which one is
-# slow, so that what leaves by the other would overtake; with a CPU that is slow to receive; then programs over a plain
-# veth, which has a queue for each CPU that sends.
+# Tests that packets of a QP stay in order, whichever CPUs post, receive and respond.
+#
+# order.py uses two transmit queues, one of them slow, so that packets of the other could overtake;
+# and a CPU that receives slowly. Then perftest runs over plain veth devices, which have a backlog
+# queue for each sending CPU. Two hosts are connected by a veth pair with three queues.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# in1 slow_queue: eth0 has one transmit queue for each of two CPUs; that of the second lets 25 KB pass in a second. The
-# third queue is as it was.
+# Gives eth0 one transmit queue for CPU 0 and one for CPU 1, which lets 25 KB pass in a second.
+# Leaves the third queue unchanged. Called by `in1 bash`.
 slow_queue() {
 	local cpu
 	for cpu in 0 1; do
@@ -21,9 +23,10 @@ export -f slow_queue
 
 out_of_sequence() { cat /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/out_of_seq_request; }
 
-# in_order TIMES PROGRAM ARGUMENT...: nothing is to overtake. Without the care taken of that RC has a hundred packets
-# out of sequence each time, and UC about ten. There are no more messages than perftest posts receives ahead: where one
-# lacks, what follows is out of sequence, too.
+# in_order TIMES PROGRAM ARGUMENT...: runs perftest, and succeeds if no packet was out of sequence.
+# Without a tx CPU, a run over RC has a hundred packets out of sequence, and one over UC about ten.
+# The number of messages is at most the number of receives that perftest posts in advance: after a
+# missing receive, the following packets would be out of sequence, too.
 in_order() {
 	local times=$1 before after time
 	shift

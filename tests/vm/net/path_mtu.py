@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tells a host, by ICMP and as a stranger, that the path to its peer has a small MTU.
+"""Sends a forged ICMP message ("fragmentation needed" or "packet too big") with a small path MTU.
 
   path_mtu.py NAMESPACE DEVICE HARDWARE-ADDRESS STRANGER VICTIM PEER MTU
 
-The message leaves by that device for that hardware address. It quotes an echo reply of the victim's to the peer: the
-kernel sends those itself, so it believes messages about them without asking a socket.
+The message says that the path from the address VICTIM to the address PEER has this MTU. Its source
+is the address STRANGER. It leaves through the network device DEVICE of NAMESPACE for the MAC
+address HARDWARE-ADDRESS. It quotes an echo reply from VICTIM to PEER. The kernel itself sends echo
+replies, so it accepts messages about them without asking a socket.
 """
 
 import socket
@@ -20,7 +22,7 @@ ECHO_REPLY_V6, PACKET_TOO_BIG = 129, 2
 
 
 def icmp_packet(source, target, body):
-    """The IP packet of an ICMP message, with the message's checksum."""
+    """Returns the IP packet of an ICMP message. Computes the message's checksum."""
     covered, protocol = body, socket.IPPROTO_ICMP
     if is_v6(source):
         protocol = socket.IPPROTO_ICMPV6

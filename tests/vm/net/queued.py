@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A datagram that a program keeps in a queue of netfilter until standard input ends: queued.py NAMESPACE SENDERS-NAMESPACE
-SENDERS-ADDRESS.
+"""Keeps a datagram for the driver's UDP socket in a queue of netfilter until standard input ends.
 
-It is sent to port 4791 of a multicast group of IPv4 that each host is in. Early demultiplexing gives such a datagram its
-socket, and netfilter counts that for as long as the datagram is queued.
+  queued.py NAMESPACE SENDERS-NAMESPACE SENDERS-ADDRESS
+
+A socket of SENDERS-NAMESPACE sends the datagram to port 4791 of the multicast group 224.0.0.1, of
+which each host is a member. NAMESPACE receives it and queues it (nfnetlink_queue). Early
+demultiplexing of IPv4 attaches the driver's UDP socket to such a datagram, and netfilter holds a
+reference to the socket while the datagram is queued.
 """
 
 import os
@@ -24,13 +27,15 @@ table ip queued {{
 	}}
 }}
 """
+# Constants of nfnetlink (include/uapi/linux/netfilter/nfnetlink.h and nfnetlink_queue.h).
 NETLINK_NETFILTER, SUBSYSTEM = 12, 3
 PACKET, VERDICT, CONFIG = 0, 1, 2
 ATTR_COMMAND, ATTR_PARAMS, ATTR_PACKET_HEADER, ATTR_VERDICT_HEADER = 1, 2, 1, 2
 COMMAND_BIND, COPY_META, ACCEPT = 1, 1, 1
 REQUEST, ACKNOWLEDGE = 1, 4
 NLMSG_ERROR = 2
-# A socket with this option keeps the kernel asking sockets for their `encap_rcv`. It takes no privilege.
+# While a socket has this option, which takes no privilege, the kernel calls the `encap_rcv` of UDP
+# sockets (static key `udp_encap_needed_key`), also after the driver has closed its own socket.
 UDP_ENCAP, UDP_ENCAP_ESPINUDP = 100, 2
 
 
@@ -40,7 +45,7 @@ def enter(namespace):
 
 
 def send(netlink, kind, attribute, value, flags=REQUEST):
-    """A message about queue 0 with one attribute."""
+    """Sends a netlink message about queue 0 with one attribute."""
     body = struct.pack("=BBH", 0, 0, 0) + struct.pack("=HH", 4 + len(value), attribute) + value
     body += bytes(-len(body) % 4)
     netlink.send(struct.pack("=IHHII", 16 + len(body), SUBSYSTEM << 8 | kind, flags, 0, 0) + body)
@@ -55,7 +60,7 @@ def configure(netlink, attribute, value):
 
 
 def queued(netlink):
-    """The identifier of the next packet of the queue."""
+    """Returns the identifier of the next packet of the queue."""
     message = netlink.recv(1 << 16)
     length, kind = struct.unpack_from("=IH", message)
     assert kind == SUBSYSTEM << 8 | PACKET, f"message of type {kind:#x}"

@@ -1,10 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
-# Raw packet QPs: the frames that arrive are those that were sent, and rules say which are received.
+# Tests raw packet QPs: they send frames unchanged, and receive the frames that their flow steering
+# rules select (flow.py). Then the link, its network device, its process or the module goes away
+# while rules exist. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# receive COUNT: prints so many frames of the type for experiments, as rrxe-check prints them.
+# receive COUNT: prints COUNT received frames of EtherType 0x88b5 (local experiments), in the format
+# of rrxe-check.
 receive() {
 	in2 python3 -c '
 import socket, sys
@@ -42,7 +45,7 @@ check "nothing looks at frames without rules" untapped
 python3 "$PY" "$DEV1" 0 || fail "flow.py ends well" "status $?"
 check "nothing looks at frames any more" untapped
 
-# A user who may send raw packets has half of a device's rules at most, so two users have all.
+# A user with CAP_NET_RAW may have half of a device's rules at most, so two users can have all.
 as_user() { setpriv --reuid "$1" --regid "$1" --clear-groups --inh-caps $CAPS --ambient-caps $CAPS "${@:2}"; }
 CAPS=+net_raw,+sys_admin,+dac_override
 check "root has its share of the rules" hold python3 "$PY" "$DEV1" 0 fill 512
@@ -50,7 +53,7 @@ check "another user has a share, too" as_user 65534 python3 "$PY" "$DEV1" 0 fill
 check "root's rules go" release
 check "nothing looks at frames then" untapped
 
-# What goes away under rules that get frames.
+# The process, the network device, the link or the module goes away while rules match frames.
 check "rules are held" hold python3 "$PY" "$DEV1" 0 hold
 check "a packet handler looks at frames" tapped
 kill -KILL $HOLDER
@@ -76,7 +79,7 @@ for way in "ip -n h1 link set eth0 netns h2 name eth9" "ip -n h1 link del eth0" 
 	check "a link again" link_add 1
 done
 
-# With 1 % of its time a CPU owes much after some copies.
+# With softirq_percent=1, a few copies of frames exceed the CPU time of softirqs.
 check "rmmod" rmmod rrxe
 check "the module, whose softirqs have little time" modprobe rrxe softirq_percent=1
 check "a link" link_add 1

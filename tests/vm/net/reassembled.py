@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A container makes a fragment of a packet of this host, and completes it with a fragment of its own, in the buffer that
-this host sent: reassembled.py DEVICE GID-INDEX.
+"""Tests that a packet may be reassembled in the buffer that the driver sent.
 
-DEVICE is on eth0 of h1, the container is h2. The path between them has an MTU that is smaller than the packet.
+  reassembled.py DEVICE GID-INDEX
+
+DEVICE is a link on eth0 of namespace h1. The container, h2, rewrites a packet of h1 into a first
+IPv6 fragment, in the same buffer, and connection tracking completes it with a last fragment that h2
+has forged. The path MTU is smaller than the packet, so the packet has a routing entry of its own.
+Reassembly changes the buffer's `truesize`, and with it the count of its socket, if it has one; the
+driver's buffers must not have one (route.rs).
 """
 
 import json
@@ -17,8 +22,11 @@ from pairs import Datagrams, becomes, case, main
 
 HOST, CONTAINER = "fd77::1", "fd77::2"
 LENGTH, ICRC = 2048, 4
+# Next-header values of a fragment header and of UDP; the M flag and the identification of
+# fragments.
 FRAGMENT, UDP, MORE, NUMBER = 44, 17, 1, 0x1234
-# A datagram's bytes between the UDP header, which becomes a fragment header, and the end. A multiple of 8.
+# Bytes of the packet behind its UDP header, which becomes a fragment header: BTH, DETH, payload and
+# ICRC. A multiple of 8.
 OFFSET = 12 + 8 + LENGTH + ICRC
 
 
@@ -27,7 +35,7 @@ def box(line):
 
 
 def completed():
-    """How many whole packets connection tracking has let pass."""
+    """Returns the number of packets that connection tracking has passed on as complete."""
     shown = json.loads(box("tc -s -j filter show dev eth0 ingress"))
     actions = [action for entry in shown for action in entry.get("options", {}).get("actions", [])]
     return sum(action["stats"]["packets"] for action in actions if action["kind"] == "gact")
@@ -40,7 +48,8 @@ def reassembled():
     box("tc qdisc add dev dummy0 clsact")
     box("tc filter add dev dummy0 egress protocol ipv6 matchall action ct pipe action drop")
     box("tc qdisc add dev eth0 clsact")
-    # Header 44 follows the IPv6 header, and the UDP header becomes one of the first fragment.
+    # Write 44, a fragment header, into the IPv6 header's next-header field, and turn the UDP header
+    # into the fragment header of a first fragment.
     box(f"tc filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_port {PORT} "
         f"action pedit munge offset 6 u8 set {FRAGMENT} munge offset 40 u32 set {UDP << 24 | MORE:#x} "
         f"munge offset 44 u32 set {NUMBER:#x} pipe action ct pipe action drop")

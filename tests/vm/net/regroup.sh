@@ -1,19 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=300
-# A process that attaches to a multicast group is preempted between the network device's join and the entry of the group. Meanwhile
-# the network device goes, another one gets its index, and a QP of that one's link attaches to the group.
+# Tests an attachment to a multicast group whose network device is replaced halfway.
+#
+# A process that attaches a QP to a multicast group is preempted after the network device has joined
+# the group, and before the driver enters the group in its table. Meanwhile the network device is
+# deleted, another one gets the same index, and a QP of a link on that one attaches to the group.
+# The attachment of the first QP must fail with EBUSY (regroup.py).
 source "$(dirname "$0")/../lib/guest.sh"
 readonly INDEX=500
 
-# A dummy of that index, with a link.
+# make_link LINK: creates the dummy device d0 with the index INDEX, and a link on it.
 make_link() {
 	ip link add d0 index $INDEX type dummy && ip addr add 10.9.0.1/24 dev d0 && ip link set d0 up &&
 		rdma link add "$1" type rrxe netdev d0
 }
 
 check "the module" modprobe rrxe
-# A thread of a real-time class keeps CPU 0 from the process.
+# Let a real-time thread keep CPU 0 busy for ever, so that the attaching process stays preempted.
 echo -1 >/proc/sys/kernel/sched_rt_runtime_us
 echo 0 >/sys/kernel/debug/sched/fair_server/cpu0/runtime
 taskset -cp 1 $$ >/dev/null

@@ -1,7 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: append=threadirqs timeout=300
-# What spends retries, and what doesn't: answers that lie in a queue, and packets that the own host drops.
+# Tests which events count against an RC QP's retry counter (retries.py): an acknowledgement that
+# waits in the backlog of a CPU does not, nor do packets that the sender's own host drops.
+#
+# Two hosts are connected by a veth pair. Softirqs run in threads (kernel parameter `threadirqs`),
+# so that a real-time thread can delay them.
 source "$(dirname "$0")/../lib/guest.sh"
 
 steer() {

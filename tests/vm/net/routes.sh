@@ -1,10 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=400
-# Where packets go: VLANs, local destinations, routes that change, queues that hold them back.
+# Tests the route and priority of packets: VLANs and their priorities, mqprio queues, addresses that
+# come and go, forged path MTUs, and destinations on the same host. Two hosts are connected by a
+# veth pair with two queues.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]
+# pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]: runs
+# ibv_rc_pingpong between two links, also of the same host.
 pingpong_between() {
 	local options=("${@:7}")
 	local server=(timeout -k 5 "$((60 * PATIENCE))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
@@ -26,9 +29,11 @@ for host in 1 2; do
 done
 check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
 
-# The service level is a packet's priority, which the VLAN turns into the tag's.
+# The service level of a QP is the priority of its packets (`skb->priority`). The VLAN maps it to
+# the priority in the VLAN tag.
 in1 ip link set vlan5 type vlan egress-qos-map 3:5 6:1
-# tagged PRIORITY COMMAND...: the command's RoCE packets from host 1 have that priority in their tags.
+# tagged PRIORITY COMMAND...: succeeds if RoCE packets that host 1 sends while COMMAND runs have
+# this priority in their VLAN tags.
 tagged() {
 	local priority=$1 dump
 	shift
@@ -51,10 +56,10 @@ for words in "0 0" "3 5" "7 1"; do
 		pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1 -l "$level"
 done
 
-# The same priority chooses a traffic class of mqprio, which has a queue of its own.
+# The priority also selects a traffic class of mqprio, which has a transmit queue of its own.
 check "mqprio" in1 tc qdisc add dev eth0 root handle 8: mqprio num_tc 2 map 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 \
 	queues 1@0 1@1 hw 0
-# queued QUEUE: the packets that left by a queue.
+# queued QUEUE: returns the number of packets that left through this queue.
 queued() { in1 tc -s class show dev eth0 | sed -n "/class mqprio 8:$1 /,/Sent/s/.* bytes \\([0-9]*\\) pkt.*/\\1/p"; }
 for words in "0 1 2" "7 2 1"; do
 	read -r level by other <<<"$words"
@@ -67,12 +72,13 @@ for words in "0 1 2" "7 2 1"; do
 done
 in1 tc qdisc del dev eth0 root
 
-# Addresses come and go under a QP; the route is looked up anew.
+# The driver finds routes for addresses that were added after the link.
 ip -n h1 addr add 10.78.0.1/24 dev eth0
 ip -n h2 addr add 10.78.0.2/24 dev eth0
 check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
 
-# A stranger says by ICMP that the path is narrow. Only the network device's MTU counts (IPv6: fragments leave).
+# A third host forges ICMP messages that the path MTU is small. The driver obeys only the MTU of the
+# network device.
 hardware=$(in1 cat /sys/class/net/eth0/address)
 for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
 	read -r stranger victim peer mtu <<<"$words"
@@ -81,17 +87,19 @@ for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $
 	check "the IP layer believes it" wait_for 10 narrow "$peer" "$mtu"
 	check "long packets pass all the same" _pingpong "$victim" "$peer" -n 50 -s 16384 -m 4096
 done
-# The debug kernel complains of a count of bytes that goes wrong.
+# If the test fails, the debug kernel reports a wrong count of bytes.
 python3 "$(dirname "$0")/reassembled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" || fail "reassembled.py ends well" "status $?"
 
-# No wire between QPs of one host. Dummies, for ib_core asks nobody else for their hardware address.
+# Packets between QPs of one host pass no network device. The links are on dummy devices, because
+# ib_core needs no address resolution for their MAC addresses.
 for end in 0 1; do
 	ip -n h1 link add dummy$end type dummy
 	ip -n h1 addr add 10.80.$end.1/24 dev dummy$end
 	ip -n h1 link set dummy$end up
 	in1 rdma link add local$end type rrxe netdev dummy$end
 done
-# Packets that left through any network device of host 1 while COMMAND ran were but a few.
+# without_wire COMMAND...: succeeds if fewer than 50 packets leave through network devices of host 1
+# while COMMAND runs.
 without_wire() {
 	local before after
 	before=$(on_wires)
