@@ -15,10 +15,11 @@ from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Socket, bth, deth
 from manage import PORT_COUNTERS, request
 
 
-def main(where, source, target, count):
-    asker = Socket(source, where=where)
+def main(namespace, source, target, count):
+    sender = Socket(source, where=namespace)
     for psn in range(int(count)):
-        asker.send(target, bth(UD | SEND_ONLY, GSI, psn) + deth(GSI_QKEY, GSI) + request(PORT_COUNTERS))
+        sender.send(target,
+                    bth(UD | SEND_ONLY, GSI, psn) + deth(GSI_QKEY, GSI) + request(PORT_COUNTERS))
 
 
 main(*sys.argv[1:])

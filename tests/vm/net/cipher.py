@@ -24,8 +24,8 @@ HEADER, BODY = struct.Struct("=IHHII"), struct.Struct("=64s128xIIII")
 with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_CRYPTO) as netlink:
     body = BODY.pack(sys.argv[1].encode(), TYPE_AEAD, 0xf, 0, 0)
     netlink.send(HEADER.pack(HEADER.size + len(body), CRYPTO_MSG_NEWALG, NLM_F_REQUEST_ACK, 1, 0) + body)
-    code = -struct.unpack_from("=i", netlink.recv(4096), HEADER.size)[0]
+    error = -struct.unpack_from("=i", netlink.recv(4096), HEADER.size)[0]
 # EAGAIN means that the kernel has instantiated the algorithm, and that the algorithm's name differs
 # from NAME: it is that of the inner algorithm, "gcm(aes)".
-if code not in (0, errno.EAGAIN):
-    sys.exit(f"{sys.argv[1]}: {os.strerror(code)}")
+if error not in (0, errno.EAGAIN):
+    sys.exit(f"{sys.argv[1]}: {os.strerror(error)}")

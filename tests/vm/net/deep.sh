@@ -11,20 +11,25 @@
 source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791
 
-# tunnel HOST ID LOCAL REMOTE: creates the VXLAN device vxID from address LOCAL to REMOTE.
-tunnel() { ip -n "h$1" link add "vx$2" mtu 8000 type vxlan id "$2" dstport $((5000 + $2)) local "$3" remote "$4"; }
-# nested HOST OTHER: creates three nested tunnels to host OTHER: vx1 over vx2 over vx3 over eth0.
-nested() {
+# add_tunnel HOST ID LOCAL REMOTE: creates the VXLAN device vxID from address LOCAL to REMOTE.
+add_tunnel() {
+	ip -n "h$1" link add "vx$2" mtu 8000 type vxlan id "$2" dstport $((5000 + $2)) \
+		local "$3" remote "$4"
+}
+# add_nested_tunnels HOST OTHER: creates three nested tunnels to host OTHER: vx1 over vx2 over vx3
+# over eth0.
+add_nested_tunnels() {
 	local host=$1 other=$2 id
-	tunnel "$host" 3 10.77.0.$host 10.77.0.$other && tunnel "$host" 2 10.83.0.$host 10.83.0.$other &&
-		tunnel "$host" 1 10.82.0.$host 10.82.0.$other || return
+	add_tunnel "$host" 3 10.77.0.$host 10.77.0.$other &&
+		add_tunnel "$host" 2 10.83.0.$host 10.83.0.$other &&
+		add_tunnel "$host" 1 10.82.0.$host 10.82.0.$other || return
 	for id in 3 2 1; do
 		ip -n "h$host" addr add 10.8$id.0.$host/24 dev vx$id && ip -n "h$host" link set vx$id up || return
 	done
 }
 # Redirects RoCEv2 packets that leave host 1 through eth0: over three dummy devices to vx1. The
 # tunnels' own packets have other UDP ports, so they leave through eth0.
-redirected() {
+redirect_to_tunnels() {
 	local from=eth0 to
 	for to in dummy1 dummy2 dummy3; do
 		ip -n h1 link add $to mtu 8000 type dummy && ip -n h1 link set $to up || return
@@ -36,17 +41,17 @@ redirected() {
 		from=$to
 	done
 }
-sent_by() { in1 cat "/sys/class/net/$1/statistics/tx_packets"; }
+tx_packets() { in1 cat "/sys/class/net/$1/statistics/tx_packets"; }
 
-check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
+check "the module loads with softirq_percent=100" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 9000
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-check "a pingpong before" _pingpong $HOST1_V4 $HOST2_V4 -n 10
-check "tunnels within each other on host 1" nested 1 2
-check "tunnels within each other on host 2" nested 2 1
-check "packets pass the tunnels" wait_for 20 in1 ping -q -c 1 -W 2 10.81.0.2
-check "RoCEv2 packets of host 1 go there" redirected
+check "a pingpong completes before the redirection" _pingpong $HOST1_V4 $HOST2_V4 -n 10
+check "host 1 has three nested VXLAN tunnels" add_nested_tunnels 1 2
+check "host 2 has three nested VXLAN tunnels" add_nested_tunnels 2 1
+check "ping reaches host 2 through the nested tunnels" wait_for 20 in1 ping -q -c 1 -W 2 10.81.0.2
+check "RoCEv2 packets of host 1 are redirected to the nested tunnels" redirect_to_tunnels
 # Host 2 issues READs, and a softirq of host 1 responds. Host 2 drops the responses, because the
 # redirected frames have the MAC address of its eth0 and arrive through its vx1. So the programs
 # fail after their retries.
@@ -56,5 +61,5 @@ wait_for 20 in1 sh -c 'ss -Hltn | grep -q ":18515 "'
 in2 timeout 20 ib_read_lat -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" -n 20 -s 64 -u 10 $HOST1_V4 >/dev/null 2>&1
 kill $reader 2>/dev/null
 wait $reader
-check "host 1 has answered by the tunnels" test "$(sent_by vx1)" -gt 0
-note "$(sent_by vx1) packets by vx1, $(sent_by eth0) by eth0"
+check "READ responses of host 1 leave through the nested tunnels" test "$(tx_packets vx1)" -gt 0
+note "$(tx_packets vx1) packets through vx1, $(tx_packets eth0) through eth0"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Creates and invalidates a host's route to its peer again and again, until FILE exists.
+"""Creates and invalidates a host's route to its peer again and again, until STOP-FILE exists.
 
-  evicted.py FILE COUNTS FLUSH ARGUMENTS-OF-PATH_MTU...
+  evicted.py STOP-FILE LOG FLUSH ARGUMENTS-OF-PATH_MTU...
 
 A forged ICMP message (path_mtu.py) has the kernel create a route exception for the peer. The shell
-word FLUSH is a whole command that invalidates it. The file COUNTS gets a line each time.
+word FLUSH is a whole command that invalidates it. The file LOG gets a line each time.
 """
 
 import subprocess
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import path_mtu
 
-over, counts, flush, *message = sys.argv[1:]
-with open(counts, "w", encoding="ascii") as file:
-    while not Path(over).exists():
-        path_mtu.main(*message)
+stop_file, log, flush, *arguments = sys.argv[1:]
+with open(log, "w", encoding="ascii") as file:
+    while not Path(stop_file).exists():
+        path_mtu.main(*arguments)
         subprocess.run(flush.split(), check=True)
-        print("ended", file=file, flush=True)
+        print("invalidated", file=file, flush=True)

@@ -14,16 +14,17 @@ check "two hosts" hosts_up 4400
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 hardware=$(in1 cat /sys/class/net/eth0/address)
-python3 "$(dirname "$0")/evicted.py" /tmp/over /tmp/evictions "ip -n h1 -6 route flush cache" \
+python3 "$(dirname "$0")/evicted.py" /tmp/stop /tmp/invalidations "ip -n h1 -6 route flush cache" \
 	h2 eth0 "$hardware" fd77::99 $HOST1_V6 $HOST2_V6 4350 &
-evicting=$!
-wait_for 10 test -s /tmp/evictions
+invalidator=$!
+wait_for 10 test -s /tmp/invalidations
 messages=4000
 [[ -z $DEBUG_KERNEL ]] || messages=200
-check "a connection goes on while its routes end" _pingpong $HOST1_V6 $HOST2_V6 -n $messages -s 65536 -m 4096
-touch /tmp/over
-ended() { wait $evicting; }
-check "the routes ended well" ended
-note "$(wc -l </tmp/evictions) routes ended"
-check "link on host 1 goes" link_del 1
-check "link on host 2 goes" link_del 2
+check "an RC connection survives the invalidation of its routes" \
+	_pingpong $HOST1_V6 $HOST2_V6 -n $messages -s 65536 -m 4096
+touch /tmp/stop
+invalidator_succeeds() { wait $invalidator; }
+check "the script that invalidates routes succeeds" invalidator_succeeds
+note "$(wc -l </tmp/invalidations) invalidations"
+check "link on host 1 is deleted" link_del 1
+check "link on host 2 is deleted" link_del 2

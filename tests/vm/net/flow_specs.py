@@ -15,16 +15,17 @@ ETH, IPV4, IPV6, TCP, UDP, VXLAN, GRE, MPLS, INNER, TAG, DROP = (
 )
 
 
-def said(*fields):
+def value_and_mask(*fields):
     """Returns value and mask of fields, each given as (bytes, whether it is compared)."""
     value = b"".join(field for field, _ in fields)
-    mask = b"".join((b"\xff" if matters else b"\0") * len(field) for field, matters in fields)
+    mask = b"".join((b"\xff" if is_compared else b"\0") * len(field)
+                    for field, is_compared in fields)
     return value, mask
 
 
 def eth_spec(dst=None, src=None, ether_type=None, tag=None, tag_mask=0xFFFF):
     short = (struct.pack("!H", number or 0) for number in (ether_type, tag))
-    value, mask = said(
+    value, mask = value_and_mask(
         (dst or bytes(6), dst), (src or bytes(6), src), (next(short), ether_type is not None),
         (next(short), tag is not None),
     )
@@ -37,7 +38,7 @@ def ipv4_spec(src=None, dst=None, protocol=None, tos=None, ttl=None, flags=None)
     def address(text):
         return socket.inet_aton(text or "0.0.0.0"), text
     numbers = [(bytes([number or 0]), number is not None) for number in (protocol, tos, ttl)]
-    value, mask = said(address(src), address(dst), *numbers, (bytes([flags or 0]), False))
+    value, mask = value_and_mask(address(src), address(dst), *numbers, (bytes([flags or 0]), False))
     return flow_spec(IPV4, value, mask[:11] + (b"\6" if flags is not None else b"\0"))
 
 
@@ -45,10 +46,12 @@ def ipv6_spec(src=None, dst=None, label=None, next_header=None, traffic_class=No
     def address(text):
         return socket.inet_pton(socket.AF_INET6, text or "::"), text
     numbers = [(bytes([n or 0]), n is not None) for n in (next_header, traffic_class, hop_limit, None)]
-    value, mask = said(address(src), address(dst), (struct.pack("!I", label or 0), False), *numbers)
+    value, mask = value_and_mask(address(src), address(dst), (struct.pack("!I", label or 0), False),
+                                 *numbers)
     label_mask = struct.pack("!I", 0 if label is None else 0xFFFFF)
     return flow_spec(IPV6, value, mask[:32] + label_mask + mask[36:])
 
 
 def port_spec(kind, dst=None, src=None):
-    return flow_spec(kind, *said((struct.pack("!H", dst or 0), dst), (struct.pack("!H", src or 0), src)))
+    return flow_spec(kind, *value_and_mask((struct.pack("!H", dst or 0), dst),
+                                           (struct.pack("!H", src or 0), src)))

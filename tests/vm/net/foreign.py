@@ -14,7 +14,7 @@ import sys
 
 import forge
 from forge import Socket
-from members import MULTICAST, NUMBER, QKEY, Member
+from members import DATAGRAM_SIZE, MULTICAST, QKEY, Member
 from pairs import becomes, case, counter, equal, gid_at, main
 from uverbs import attach_mcast, detach_mcast
 
@@ -22,19 +22,21 @@ HOST, GROUP, SOURCES = "fd77::1", "ff0e::7711", ("fd77::77", "2001:db8::1")
 
 
 @case("datagrams of an ordinary socket of this host with a foreign source address are dropped")
-def foreign():
+def foreign_sources_are_dropped():
     group, member = gid_at(GROUP), Member()
-    member.change(group, attach_mcast)
+    member.change_membership(group, attach_mcast)
     for source in SOURCES:
-        for target, number in (GROUP, MULTICAST), (HOST, member.qp.qp_num):
-            user, before = Socket(source, where="h1", device="eth0", foreign=True), counter("drop_local")
-            user.groups_by("eth0", "h1")
-            body = forge.bth(forge.UD | forge.SEND_ONLY, number, 0) + forge.deth(QKEY, 7) + bytes(NUMBER)
-            user.send(target, body)
+        for target, qpn in (GROUP, MULTICAST), (HOST, member.qp.qp_num):
+            sender, before = (Socket(source, where="h1", device="eth0", foreign=True),
+                              counter("drop_local"))
+            sender.groups_by("eth0", "h1")
+            body = (forge.bth(forge.UD | forge.SEND_ONLY, qpn, 0) + forge.deth(QKEY, 7)
+                    + bytes(DATAGRAM_SIZE))
+            sender.send(target, body)
             becomes(lambda: counter("drop_local") - before, 1, f"packets from {source} to {target} in drop_local")
             equal(member.cq.poll(1)[0], 0, f"datagrams from {source} to {target}")
-            user.close()
-    member.change(group, detach_mcast)
+            sender.close()
+    member.change_membership(group, detach_mcast)
 
 
 sys.exit(main())

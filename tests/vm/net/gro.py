@@ -27,17 +27,17 @@ COUNT = 256
 # Bytes of a message: the path MTU. gro.sh derives TCP sequence numbers from this length.
 LENGTH = 1024
 # QPN that no QP has: SENDs of UC complete without a response.
-PEER = 0x1234
+UNUSED_QPN = 0x1234
 
 
-@case("a UC QP sends all that it has")
-def all_leave():
+@case("a UC QP completes all SENDs although GRO clears destructors of its packets")
+def all_sends_complete():
     context = Context(name=DEVICE)
     pd, cq, buffer = PD(context), CQ(context, COUNT), Buffer(PAGE)
     region = register(pd, buffer)
     cap = QPCap(max_send_wr=COUNT, max_recv_wr=1)
     qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UC, scq=cq, rcq=cq, cap=cap, sq_sig_all=1))
-    connect(context, qp, PEER, dgid=gid_at(sys.argv[3]))
+    connect(context, qp, UNUSED_QPN, dgid=gid_at(sys.argv[3]))
     for number in range(COUNT):
         sge = SGE(buffer.address, LENGTH, region.lkey)
         qp.post_send(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge]))

@@ -14,7 +14,7 @@ readonly PORT=4791 KEY=0123456789abcdef0123456789abcdef
 
 # Creates two MACsec devices on a veth pair within the container. The cipher is asynchronous, so the
 # decrypted packets reach GRO. gro_flush_timeout has GRO keep packets for merging for 100 ms.
-macsec_devices() {
+add_macsec_devices() {
 	local mac
 	ip -n h2 link add vA mtu 9000 type veth peer name vB mtu 9000 && ip -n h2 link set vA up && ip -n h2 link set vB up || return
 	mac=$(in2 cat /sys/class/net/vA/address)
@@ -27,7 +27,7 @@ macsec_devices() {
 # Rewrites RoCEv2 packets into TCP segments, and redirects them to the MACsec devices. A packet of
 # odd PSN gets the sequence number that follows the 1,028 bytes of the packet of even PSN, so GRO
 # merges the two.
-disguise() {
+rewrite_to_tcp() {
 	local odd
 	in2 tc qdisc add dev eth0 clsact || return
 	for odd in 0 1; do
@@ -41,15 +41,16 @@ disguise() {
 decrypted() { in2 cat /sys/class/net/macsec1/statistics/rx_packets; }
 # Returns the number of packets that reach the IP layer. It drops and counts them there, because
 # their destination MAC address is that of another network device.
-dropped() { ip -n h2 -s -s -j link show macsec1 | sed -n 's/.*"otherhost":\([0-9]*\).*/\1/p'; }
+reached_ip() { ip -n h2 -s -s -j link show macsec1 | sed -n 's/.*"otherhost":\([0-9]*\).*/\1/p'; }
 
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 wait_for 10 gid_index "$DEV1" $HOST1_V4
-check "an asynchronous cipher" python3 "$(dirname "$0")/cipher.py" "pcrypt(gcm(aes))"
-check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
-check "MACsec devices" macsec_devices
-check "packets go there, in disguise" disguise
+check "the kernel instantiates an asynchronous cipher" \
+	python3 "$(dirname "$0")/cipher.py" "pcrypt(gcm(aes))"
+check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
+check "host 2 has two MACsec devices" add_macsec_devices
+check "host 2 rewrites RoCEv2 packets into TCP segments" rewrite_to_tcp
 python3 "$(dirname "$0")/gro.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 || fail "gro.py ends well" "status $?"
-note "$(decrypted) packets, of which IP got $(dropped)"
-check "GRO has merged packets" test "$(dropped)" -lt "$(decrypted)"
+note "$(decrypted) decrypted packets, of which the IP layer received $(reached_ip)"
+check "GRO has merged packets" test "$(reached_ip)" -lt "$(decrypted)"

@@ -17,7 +17,7 @@ import sys
 import forge
 from cpu_time import packets_during
 from forge import Socket
-from members import COUNT, MULTICAST, NUMBER, QKEY, Member
+from members import COUNT, DATAGRAM_SIZE, MULTICAST, QKEY, Member
 from pairs import DEVICE, GID_INDEX, becomes, case, counter, equal, gid_at, main
 from uverbs import attach_mcast, detach_mcast
 
@@ -28,78 +28,80 @@ GID_INDEX_V6, GID_INDEX_LINK_LOCAL, LINK_LOCAL = int(sys.argv[3]), int(sys.argv[
 SENDERS = (DEVICE, GID_INDEX), (sys.argv[6], int(sys.argv[7]))
 HOST, HOST_V6 = "10.77.0.1", "fd77::1"
 # Number of members: more QPs than the process has threads.
-MANY = 20
+MANY_MEMBERS = 20
 
 
-def exchange(members, address, device, gid_index):
+def send_to_members(members, address, device, gid_index):
     """Sends datagrams from a QP of `device` to a group of `members` QPs. Returns the number of
     packets that QPs took in, and how many of these they took in within a softirq."""
-    group, sender, queues = gid_at(address), Member(device), [Member() for _ in range(members)]
-    for queue in queues:
-        queue.change(group, attach_mcast)
+    group, sender, receivers = gid_at(address), Member(device), [Member() for _ in range(members)]
+    for receiver in receivers:
+        receiver.change_membership(group, attach_mcast)
     before = counter("drop_overflow")
 
     def work():
-        kept = sender.send(group, gid_index)
-        for queue in queues:
-            equal(queue.received(), list(range(COUNT)), "datagrams in their order")
-        kept.close()
+        handle = sender.send_all(group, gid_index)
+        for receiver in receivers:
+            equal(receiver.receive_all(), list(range(COUNT)), "datagrams in their order")
+        handle.close()
 
     taken = packets_during("rrxe_packet_in", work)
-    for queue in queues:
-        queue.change(group, detach_mcast)
+    for receiver in receivers:
+        receiver.change_membership(group, detach_mcast)
     equal(counter("drop_overflow") - before, 0, "packets dropped")
     print(f"# {members} members, from {device}: {taken[0]} packets taken in, {taken[1]} of them by softirqs")
     return taken
 
 
-@case("group: one member's packets are taken in as those of a QP")
+@case("group: a single member takes in each packet once")
 def alone():
     for sender in SENDERS:
-        equal(exchange(1, GROUPS[0], *sender)[0], COUNT, "packets taken in")
+        equal(send_to_members(1, GROUPS[0], *sender)[0], COUNT, "packets taken in")
 
 
-@case("group: no softirq takes in the packets of several members")
+@case("group: packets for several members are taken in outside of softirqs")
 def several():
     for sender in SENDERS:
-        for count, group in (2, GROUPS[1]), (MANY, GROUPS[2]):
-            equal(exchange(count, group, *sender), (count * COUNT, 0), "packets taken in, and those by softirqs")
+        for count, group in (2, GROUPS[1]), (MANY_MEMBERS, GROUPS[2]):
+            equal(send_to_members(count, group, *sender), (count * COUNT, 0),
+                  "packets taken in, and those taken in by softirqs")
 
 
-def own(address, gid_index, dropped):
+def send_to_own_host(address, gid_index, dropped):
     """Sends datagrams from the GID index to a group on the same host. Fails unless the member
     receives each datagram once, and the driver drops `dropped` packets as sent by this host."""
-    group, sender, queue = gid_at(address), Member(), Member()
-    queue.change(group, attach_mcast)
+    group, sender, receiver = gid_at(address), Member(), Member()
+    receiver.change_membership(group, attach_mcast)
     before = counter("drop_local")
-    kept = sender.send(group, gid_index)
-    equal(queue.received(), list(range(COUNT)), "datagrams in their order")
+    handle = sender.send_all(group, gid_index)
+    equal(receiver.receive_all(), list(range(COUNT)), "datagrams in their order")
     becomes(lambda: counter("drop_local") - before, dropped, "packets in drop_local")
-    kept.close()
-    queue.change(group, detach_mcast)
+    handle.close()
+    receiver.change_membership(group, detach_mcast)
 
 
 @case("group: datagrams of this host that another host sends back are dropped")
 def sent_back():
-    own(GROUPS[0], GID_INDEX, 0)
-    own(GROUP_V6, GID_INDEX_V6, COUNT)
-    own(GROUP_V6, GID_INDEX_LINK_LOCAL, COUNT)
+    send_to_own_host(GROUPS[0], GID_INDEX, 0)
+    send_to_own_host(GROUP_V6, GID_INDEX_V6, COUNT)
+    send_to_own_host(GROUP_V6, GID_INDEX_LINK_LOCAL, COUNT)
 
 
 @case("group: datagrams of an ordinary socket of this host are dropped")
 def forged():
     for source, address in (HOST, GROUPS[0]), (HOST_V6, GROUP_V6), (LINK_LOCAL, GROUP_V6):
-        group, queue = gid_at(address), Member()
-        queue.change(group, attach_mcast)
-        user, before = Socket(source, where="h1", device="eth0"), counter("drop_local")
-        user.groups_by("eth0", "h1")
-        body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0) + forge.deth(QKEY, queue.qp.qp_num) + bytes(NUMBER)
-        user.send(address, body)
+        group, receiver = gid_at(address), Member()
+        receiver.change_membership(group, attach_mcast)
+        udp_socket, before = Socket(source, where="h1", device="eth0"), counter("drop_local")
+        udp_socket.groups_by("eth0", "h1")
+        body = (forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0)
+                + forge.deth(QKEY, receiver.qp.qp_num) + bytes(DATAGRAM_SIZE))
+        udp_socket.send(address, body)
         # Over IPv6 host 2 sends the packet back, so it is dropped a second time.
         becomes(lambda: counter("drop_local") - before, 2 if forge.is_v6(source) else 1, "packets in drop_local")
-        equal(queue.cq.poll(1)[0], 0, f"datagrams from {source}")
-        user.close()
-        queue.change(group, detach_mcast)
+        equal(receiver.cq.poll(1)[0], 0, f"datagrams from {source}")
+        udp_socket.close()
+        receiver.change_membership(group, detach_mcast)
 
 
 sys.exit(main())

@@ -29,7 +29,7 @@ from pairs import (
 
 PEER, PEERS_GID_INDEX = sys.argv[3], int(sys.argv[4])
 # Tx limit of a QP in packets (limits.rs: PACKETS_IN_FLIGHT).
-CREDIT = 64
+TX_LIMIT = 64
 # Number of messages and their bytes: 256 packets of 1 KiB, more than the tx limit.
 MESSAGES, SIZE = 16, 16384
 # Number of memory window binds, which need no packet. So many are not complete before the request
@@ -39,26 +39,26 @@ BINDS = 16384
 SECONDS, TICKS = 2, os.sysconf("SC_CLK_TCK")
 
 
-class End:
+class Endpoint:
     """An RC QP with its own device context, PD and CQ."""
 
-    def __init__(self, device, gid_index, depth=MESSAGES, signals=1):
+    def __init__(self, device, gid_index, depth=MESSAGES, signal_all=1):
         self.context, self.gid_index = Context(name=device), gid_index
         self.gid = self.context.query_gid(1, gid_index)
         self.pd, self.cq = PD(self.context), CQ(self.context, 64)
         cap = QPCap(max_send_wr=depth, max_recv_wr=1)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap,
-                                         sq_sig_all=signals))
+                                         sq_sig_all=signal_all))
 
     def connect(self, other):
         # An ACK timeout of more than two seconds, so that no packet is retransmitted meanwhile.
         connect(self.context, self.qp, other.qp.qp_num, 19, gid_index=self.gid_index, dgid=other.gid)
 
 
-def writes():
+def post_writes():
     """Posts RDMA WRITEs of more packets than the tx limit. Returns the QP, and the objects that
     must live as long as the QP."""
-    near, far = End(DEVICE, GID_INDEX), End(PEER, PEERS_GID_INDEX)
+    near, far = Endpoint(DEVICE, GID_INDEX), Endpoint(PEER, PEERS_GID_INDEX)
     near.connect(far)
     far.connect(near)
     source, target = Buffer(SIZE), Buffer(SIZE)
@@ -73,17 +73,17 @@ def writes():
 def stay():
     """Keeps a QP that has reached its tx limit until standard input ends."""
     before = counter("sent_pkts")
-    near, *others = writes()
-    becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets in flight")
+    near, *others = post_writes()
+    becomes(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets in flight")
     print("attached", flush=True)
     sys.stdin.read()
     # The module may be unloaded, so the objects must not be destroyed by calls.
     os._exit(0)
 
 
-@case("held: what is posted is flushed while all credit is in a queue")
-def flushed():
-    near, *others = writes()
+@case("held: posted WQEs are flushed while a qdisc holds as many packets as the tx limit")
+def wqes_are_flushed():
+    near, *others = post_writes()
     near.qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
     found, end = [], time.monotonic() + 30
     while len(found) < MESSAGES and time.monotonic() < end:
@@ -91,13 +91,13 @@ def flushed():
     equal([(wc.wr_id, wc.status) for wc in found], [(number, e.IBV_WC_WR_FLUSH_ERR) for number in range(MESSAGES)])
 
 
-def ticks_without_credit():
+def ticks_at_tx_limit():
     """Returns the CPU time of kernel workers, in ticks, while a QP has reached its tx limit and has
     pending bind WQEs, which need no packet.
 
     A READ response to the peer makes the QP reach its tx limit. Returns None if the QP completed
     all binds before that."""
-    near, far = End(DEVICE, GID_INDEX, BINDS, 0), End(PEER, PEERS_GID_INDEX)
+    near, far = Endpoint(DEVICE, GID_INDEX, BINDS, 0), Endpoint(PEER, PEERS_GID_INDEX)
     near.connect(far)
     far.connect(near)
     source, target = Buffer(8 * SIZE), Buffer(8 * SIZE)
@@ -115,23 +115,23 @@ def ticks_without_credit():
     wr = SendWR(opcode=e.IBV_WR_RDMA_READ, num_sge=1, sg=[sge])
     wr.set_wr_rdma(remote.rkey, source.address)
     far.qp.post_send(wr)
-    becomes(lambda: counter("sent_pkts") - before, CREDIT, "packets of the answer")
+    becomes(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets of the response")
     before = worker_ticks()
     time.sleep(SECONDS)
     ticks = worker_ticks() - before
     return None if near.cq.poll(1)[0] else ticks
 
 
-@case("held: a QP costs no CPU time that has no credit left, but requests that need none")
-def idle():
+@case("held: a QP at its tx limit uses no CPU time for WQEs that need no packet")
+def no_cpu_time_is_used():
     ticks = None
     for _ in range(10):
-        ticks = ticks_without_credit()
+        ticks = ticks_at_tx_limit()
         if ticks is not None:
             break
-    equal(ticks is not None, True, "requests were left when the credit was spent")
+    equal(ticks is not None, True, "binds are pending when the QP reaches its tx limit")
     print(f"# {ticks} ticks of kernel workers in {SECONDS} s")
-    equal(ticks < SECONDS * TICKS // 4, True, "few")
+    equal(ticks < SECONDS * TICKS // 4, True, "the ticks are few")
 
 
 if sys.argv[5:] == ["stay"]:

@@ -10,20 +10,21 @@
 source "$(dirname "$0")/../lib/guest.sh"
 
 # pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT]: runs a pingpong from host 1 to host
-# 2. The programs exchange their QPNs by TCP to the address MEET.
+# 2. The programs exchange their QPNs by TCP to the address SERVER_ADDRESS.
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
 	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
-		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" "$MEET"
+		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" \
+		"$SERVER_ADDRESS"
 }
-MEET=$HOST2_V4
-# reach NETDEV ADDRESS: succeeds if host 2 answers a ping from host 1 through NETDEV.
-reach() { in1 ping -q -c 1 -W 2 -I "$1" "$2"; }
+SERVER_ADDRESS=$HOST2_V4
+# ping_through NETDEV ADDRESS: succeeds if host 2 answers a ping from host 1 through NETDEV.
+ping_through() { in1 ping -q -c 1 -W 2 -I "$1" "$2"; }
 
-# over NAME NUMBER NETDEV [4]: tests RC and UD over addresses of NETDEV of both hosts: IPv4 and
-# IPv6, or IPv4 only. NUMBER is a part of the addresses, NAME of the results.
-over() {
+# check_over NAME NUMBER NETDEV [4]: tests RC and UD over addresses of NETDEV of both hosts: IPv4
+# and IPv6, or IPv4 only. NUMBER is a part of the addresses, NAME of the results.
+check_over() {
 	local name=$1 number=$2 netdev=$3 only=${4:-} host transport
 	for host in 1 2; do
 		ip -n h$host addr add "10.9$number.0.$host/24" dev "$netdev"
@@ -32,16 +33,25 @@ over() {
 	done
 	# A network device that has just come up forwards no packets for a while. A QP fails if no
 	# neighbour answers in time, so wait until ping succeeds.
-	check "$name connects the hosts" wait_for 20 reach "$netdev" "10.9$number.0.2"
-	[[ $only == 4 ]] || check "$name connects them over IPv6" wait_for 20 reach "$netdev" "fd9$number::2"
+	check "ping passes over $name, IPv4" wait_for 20 ping_through "$netdev" "10.9$number.0.2"
+	[[ $only == 4 ]] || check "ping passes over $name, IPv6" \
+		wait_for 20 ping_through "$netdev" "fd9$number::2"
 	for transport in rc ud; do
 		check "$transport over $name, IPv4" pingpong_over "$DEV1" "10.9$number.0.1" "$DEV2" "10.9$number.0.2" $transport
 		[[ $only == 4 ]] || check "$transport over $name, IPv6" pingpong_over "$DEV1" "fd9$number::1" "$DEV2" "fd9$number::2" $transport
 	done
 }
 
-drops() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/drop_"{local,interface} | paste -sd' '; }
-dropped_nothing() { [[ $(drops "$DEV1") == "0 0" && $(drops "$DEV2") == "0 0" ]] || { drops "$DEV1"; drops "$DEV2"; return 1; }; }
+drop_counts() {
+	cat "/sys/class/infiniband/$1/ports/1/hw_counters/drop_"{local,interface} | paste -sd' '
+}
+nothing_is_dropped() {
+	[[ $(drop_counts "$DEV1") == "0 0" && $(drop_counts "$DEV2") == "0 0" ]] || {
+		drop_counts "$DEV1"
+		drop_counts "$DEV2"
+		return 1
+	}
+}
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
@@ -50,9 +60,10 @@ for host in 1 2; do
 	ip -n h$host link add link eth0 name vlan5 type vlan id 5
 	ip -n h$host link add link eth0 name macvlan0 type macvlan mode bridge
 done
-over "a VLAN" 1 vlan5
-over "a macvlan" 2 macvlan0
-check "nothing of it was dropped for how it came" dropped_nothing
+check_over "a VLAN" 1 vlan5
+check_over "a macvlan" 2 macvlan0
+check "no packet was dropped in drop_local and drop_interface over VLAN and macvlan" \
+	nothing_is_dropped
 
 # Network devices on top of eth0 that are segments of their own: a VXLAN tunnel, VLAN 7, and VLAN 7
 # within VLAN 5 (inner7). Each has an address, so that the GID table has an entry of it.
@@ -65,7 +76,10 @@ for host in 1 2; do
 	ip -n h$host addr add 10.97.0.$host/24 dev vlan7
 	for netdev in vx0 vlan7 inner7; do ip -n h$host link set $netdev up; done
 done
-for number in 5 6 7; do check "a GID of 10.9$number.0.1" wait_for 10 gid_index "$DEV1" 10.9$number.0.1; done
+for number in 5 6 7; do
+	check "10.9$number.0.1 is a GID of the link on host 1" \
+		wait_for 10 gid_index "$DEV1" 10.9$number.0.1
+done
 
 # The macvlan device of the container h3, on top of eth0 of h1, gets the same interface index as
 # eth1 of h1. The index is unique within a network namespace only.
@@ -97,10 +111,10 @@ for host in 1 2; do
 	ip -n h$host link set eth0 master br0
 	in$host sysctl -qw net.ipv4.udp_l3mdev_accept=1
 done
-before=$(drops "$DEV1")
-MEET=10.93.0.2
-over "a bridge" 3 br0
-MEET=$HOST2_V4
+before=$(drop_counts "$DEV1")
+SERVER_ADDRESS=10.93.0.2
+check_over "a bridge" 3 br0
+SERVER_ADDRESS=$HOST2_V4
 for host in 1 2; do
 	ip -n h$host link set eth0 nomaster
 	ip -n h$host link del br0
@@ -119,12 +133,14 @@ for version in -4 -6; do
 	ip -n h1 $version rule add pref 32765 table local
 	ip -n h1 $version rule del pref 0
 done
-over "a VLAN in a VRF" 4 vlan6
+check_over "a VLAN in a VRF" 4 vlan6
 # With Linux's default rules, which consult the table of local addresses first, IPv6 accepts these
 # packets, too.
 ip -n h1 -6 rule add pref 0 table local
 ip -n h1 -6 rule del pref 32765
 for transport in rc ud; do
-	check "$transport over it by Linux's own rules, IPv6" pingpong_over "$DEV1" fd94::1 "$DEV2" fd94::2 $transport
+	check "$transport over a VLAN in a VRF with Linux's default rules, IPv6" \
+		pingpong_over "$DEV1" fd94::1 "$DEV2" fd94::2 $transport
 done
-check "nothing of it was dropped for how it came" test "$(drops "$DEV1")" == "$before"
+check "no packet was dropped in drop_local and drop_interface over bridge and VRF" \
+	test "$(drop_counts "$DEV1")" == "$before"

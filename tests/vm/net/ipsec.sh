@@ -14,14 +14,21 @@ HERE=$(dirname "$0")
 # Bytes. A payload of 4,096 bytes fits with its headers, also with those of ESP in transport mode.
 readonly MTU=4200
 
-unprotected() { for host in 1 2; do ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return; done; }
+remove_ipsec() {
+	for host in 1 2; do
+		ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return
+	done
+}
 # Returns the number of IPv4 and IPv6 fragments that host 1 has created.
-created() { in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' | awk '/FragCreates/ { sum += $2 } END { print sum }'; }
+fragments_created() {
+	in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' |
+		awk '/FragCreates/ { sum += $2 } END { print sum }'
+}
 # long_messages PREFIX: sends messages of several packets both ways, by rping. Its timeout, that of
 # librdmacm, is 2 s. ibv_rc_pingpong gives up after 0.5 s, in which the debug kernel does not always
 # encrypt four packets and their acknowledgement.
 long_messages() { _rping 60 "${1}1" 2 -S 16384; }
-protected() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
+ipsec_has_encrypted() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 
 check "two hosts" hosts_up $MTU
 check "link on host 1" link_add 1
@@ -33,48 +40,54 @@ families=("1 32 10.77.0. 576" "2 128 fd77:: 1280")
 under_ipsec() {
 	local mode=$1 number bits prefix mtu
 	read -r number bits prefix mtu <<<"$2"
-	check "IPsec of $prefix, mode $mode" ipsec "$mode" "$number" "$bits" "$prefix"
-	check "long packets pass" long_messages "$prefix"
-	check "IPsec has protected them" protected
-	check "a stranger narrows the path" \
+	check "IPsec of $prefix is configured, mode $mode" ipsec "$mode" "$number" "$bits" "$prefix"
+	check "long messages to $prefix arrive, mode $mode" long_messages "$prefix"
+	check "IPsec has encrypted packets to $prefix, mode $mode" ipsec_has_encrypted
+	check "a third host forges a path MTU to $prefix, mode $mode" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
-	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
-	fragments=$(created)
-	check "long packets pass all the same" long_messages "$prefix"
-	check "in fragments" test "$(created)" -gt "$fragments"
-	check "without IPsec" unprotected
+	check "the IP layer uses the forged path MTU to $prefix, mode $mode" \
+		wait_for 10 narrow "${prefix}2" "$mtu"
+	fragments=$(fragments_created)
+	check "long messages to $prefix arrive despite the forged path MTU, mode $mode" \
+		long_messages "$prefix"
+	check "packets to $prefix leave in fragments, mode $mode" \
+		test "$(fragments_created)" -gt "$fragments"
+	check "IPsec is removed" remove_ipsec
 }
 
 for family in "${families[@]}"; do
 	for mode in transport tunnel; do under_ipsec $mode "$family"; done
 done
 # With an asynchronous cipher, xfrm does not keep the socket that the sender passes to the IP layer.
-check "an asynchronous cipher" python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
-check "it is there" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
+check "the kernel instantiates an asynchronous cipher" \
+	python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
+check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
 for family in "${families[@]}"; do under_ipsec transport "$family"; done
 # While IPsec waits for its keys, and with xfrm_larval_drop=0, the kernel returns a routing entry
 # that queues packets. The forged message makes the driver want a copy of the entry, for packets
 # that are longer than the path MTU; a copy of an entry that queues packets would oops.
-keeping() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
-asked() { grep -q "proto esp" /tmp/acquired; }
+queue_without_keys() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
+keys_are_requested() { grep -q "proto esp" /tmp/acquired; }
 for family in "${families[@]}"; do
 	read -r number bits prefix mtu <<<"$family"
-	check "IPsec keeps packets" keeping 1
+	check "IPsec queues packets while it has no keys" queue_without_keys 1
 	in1 stdbuf -oL ip xfrm monitor acquire >/tmp/acquired 2>&1 &
 	daemon=$!
 	check "a policy without keys for $prefix" ip -n h1 xfrm policy add src "${prefix}1/$bits" dst "${prefix}2/$bits" \
 		proto udp dport 4791 dir out tmpl src "${prefix}1" dst "${prefix}2" proto esp mode transport
-	check "a stranger narrows the path" \
+	check "a third host forges a path MTU to $prefix, without keys" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
-	check "the IP layer believes it" wait_for 10 narrow "${prefix}2" "$mtu"
-	refuse "no packet passes" "retry counter exceeded" _pingpong "${prefix}1" "${prefix}2" -n 1 -s 16384 -m 4096
-	check "the kernel asks for keys" wait_for 10 asked
+	check "the IP layer uses the forged path MTU to $prefix, without keys" \
+		wait_for 10 narrow "${prefix}2" "$mtu"
+	refuse "packets to $prefix are lost without keys" \
+		"retry counter exceeded" _pingpong "${prefix}1" "${prefix}2" -n 1 -s 16384 -m 4096
+	check "the kernel requests keys for $prefix" wait_for 10 keys_are_requested
 	kill $daemon
-	check "without IPsec" unprotected
-	check "the keys come" ipsec transport "$number" "$bits" "$prefix"
-	check "long packets pass" long_messages "$prefix"
-	check "without IPsec" unprotected
-	check "IPsec keeps no packets" keeping 0
+	check "IPsec is removed" remove_ipsec
+	check "IPsec of $prefix gets its keys" ipsec transport "$number" "$bits" "$prefix"
+	check "long messages to $prefix arrive with keys" long_messages "$prefix"
+	check "IPsec is removed" remove_ipsec
+	check "IPsec queues no packets" queue_without_keys 0
 done
-check "link on host 1 goes" link_del 1
-check "link on host 2 goes" link_del 2
+check "link on host 1 is deleted" link_del 1
+check "link on host 2 is deleted" link_del 2

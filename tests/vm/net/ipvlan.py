@@ -21,17 +21,17 @@ from pairs import GID_INDEX, becomes, case, counter, equal, gid_at, main
 from uverbs import attach_mcast, detach_mcast
 
 MEMBER_DEVICE = sys.argv[3]
-GROUP, CHANGE = "ff0e::7711", bytes.fromhex("45564900")
+GROUP, CHANGED_BITS = "ff0e::7711", bytes.fromhex("45564900")
 # Offsets of the payload and of the ICRC behind it, in bytes from the IP header.
-PAYLOAD, ICRC = 68, 72
+PAYLOAD_OFFSET, ICRC_OFFSET = 68, 72
 
 
-def change():
+def rewrite_datagrams():
     """Has host 2 change payload and ICRC of each received datagram to the group, and redirect the
     datagram to its ipvlan device."""
-    icrc = (zlib.crc32(CHANGE) ^ zlib.crc32(bytes(len(CHANGE)))).to_bytes(4, "little")
+    icrc = (zlib.crc32(CHANGED_BITS) ^ zlib.crc32(bytes(len(CHANGED_BITS)))).to_bytes(4, "little")
     munges = "".join(f"pedit munge offset {offset} u32 invert retain 0x{mask.hex()} pipe action "
-                     for offset, mask in ((PAYLOAD, CHANGE), (ICRC, icrc)))
+                     for offset, mask in ((PAYLOAD_OFFSET, CHANGED_BITS), (ICRC_OFFSET, icrc)))
     # An ipvlan device sends no frame whose destination is its own MAC address.
     munges = f"pedit ex munge eth dst set 02:00:00:00:00:01 pipe action {munges}"
     for line in ("qdisc add dev eth0 clsact",
@@ -40,17 +40,17 @@ def change():
         subprocess.run(["ip", "netns", "exec", "h2", "tc", *line.split()], check=True)
 
 
-@case("a container has its host's IP layer loop changed datagrams to a group")
+@case("datagrams to a group that a container has changed are dropped")
 def looped():
-    change()
+    rewrite_datagrams()
     group, sender, member = gid_at(GROUP), Member(), Member(MEMBER_DEVICE)
-    member.change(group, attach_mcast)
+    member.change_membership(group, attach_mcast)
     before = counter("drop_local")
-    kept = sender.send(group, GID_INDEX)
+    handle = sender.send_all(group, GID_INDEX)
     becomes(lambda: counter("drop_local") - before, COUNT, "packets in drop_local")
     equal(member.cq.poll(1)[0], 0, "datagrams that the member got")
-    kept.close()
-    member.change(group, detach_mcast)
+    handle.close()
+    member.change_membership(group, detach_mcast)
 
 
 sys.exit(main())

@@ -20,26 +20,27 @@ from pairs import Datagrams, becomes, case, counter, main
 KEEPER, OTHER, BROADCAST = sys.argv[3:]
 # Number of datagrams to the host that keeps them: more than the tx limit of 64 packets (limits.rs:
 # PACKETS_IN_FLIGHT); and number of datagrams to other addresses.
-KEPT, DATAGRAMS = 150, 20
+KEPT_DATAGRAMS, DATAGRAMS = 150, 20
 
 
-def send(sender, address, count, counted="sent_pkts"):
+def send(sender, address, count, counter_name="sent_pkts"):
     """Sends `count` datagrams to the address. Fails unless the counter counts them soon."""
-    before = counter(counted)
+    before = counter(counter_name)
     handle = sender.post(address, count)
-    becomes(lambda: counter(counted) - before >= count, True, f"{count} datagrams to {address} in {counted}")
+    becomes(lambda: counter(counter_name) - before >= count, True,
+            f"{count} datagrams to {address} in {counter_name}")
     handle.close()
 
 
-@case("kept: a UD QP sends to others, though a host keeps the packets that come to it")
+@case("kept: a UD QP sends to other hosts although one host keeps its packets")
 def others_are_reached():
     sender = Datagrams()
     send(sender, OTHER, DATAGRAMS)
-    send(sender, KEEPER, KEPT)
+    send(sender, KEEPER, KEPT_DATAGRAMS)
     send(sender, OTHER, DATAGRAMS)
 
 
-@case("kept: the send queue of a UD QP is drained, though a host keeps the packets")
+@case("kept: a UD QP in SQD drains although the destination keeps its packets")
 def is_drained():
     sender = Datagrams()
 
@@ -48,17 +49,17 @@ def is_drained():
         attr.qp_state = state
         sender.qp.modify(attr, e.IBV_QP_STATE)
 
-    handle = sender.post(KEEPER, KEPT)
+    handle = sender.post(KEEPER, KEPT_DATAGRAMS)
     change(e.IBV_QPS_SQD)
     becomes(lambda: sender.qp.query(e.IBV_QP_STATE)[0].sq_draining, 0, "draining")
     change(e.IBV_QPS_RTS)
-    becomes(sender.completed, KEPT, "completed datagrams")
+    becomes(sender.completed, KEPT_DATAGRAMS, "completed datagrams")
     handle.close()
 
 
-@case("kept: a UD QP sends nothing to all hosts of a network")
+@case("kept: a UD QP sends no datagram to a broadcast address")
 def no_broadcast():
-    send(Datagrams(), BROADCAST, DATAGRAMS, counted="send_err")
+    send(Datagrams(), BROADCAST, DATAGRAMS, counter_name="send_err")
 
 
 sys.exit(main())

@@ -8,7 +8,7 @@
 # packets to a queueing discipline that hardly sends. They stay there in the buffers that host 1
 # sent, so they stay in flight for QP 1 and for the UD QPs of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
-readonly HOST3_V4=10.77.0.3 QUESTIONS=600 COUNTED=256
+readonly HOST3_V4=10.77.0.3 REQUESTS=600 GSI_TX_LIMIT=256
 
 # Creates three namespaces. eth0 of h1 is a bridge that connects h2 and h3.
 three_hosts() {
@@ -28,27 +28,28 @@ three_hosts() {
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 && wait_for 20 in1 ping -q -c 1 -W 5 $HOST3_V4
 }
 
-keeps_all() { keeper 2 && redirect 2 ingress ip ifb0; }
+keep_all_packets() { keeper 2 && redirect 2 ingress ip ifb0; }
 
-keeps() { [[ $(backlog h2 ifb0) -ge $1 ]]; }
+host2_keeps() { [[ $(backlog h2 ifb0) -ge $1 ]]; }
 
 check "three hosts" three_hosts
 check "link on host 1" link_add 1
 check "link on host 3" link_add 3
-check "host 3 connects" rping_connects 30 3
-check "host 2 keeps all that comes" keeps_all
+check "host 3 connects to host 1 by rdma_cm" rping_connects 30 3
+check "host 2 keeps all IPv4 packets to the RoCE port in a queue" keep_all_packets
 # QP 1 limits the rate of its responses to one address, so several rounds may be needed.
 for round in {1..10}; do
-	check "host 2 asks QP 1, round $round" python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $QUESTIONS
-	! wait_for 1 keeps $((COUNTED + 44)) || break
+	check "host 2 sends requests to QP 1 of host 1, round $round" \
+		python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $REQUESTS
+	! wait_for 1 host2_keeps $((GSI_TX_LIMIT + 44)) || break
 done
-check "more than QP 1 has credit for" keeps $((COUNTED + 44))
+check "host 2 keeps more responses than the tx limit of QP 1" host2_keeps $((GSI_TX_LIMIT + 44))
 note "$(backlog h2 ifb0) packets wait"
-check "host 3 connects all the same" rping_connects 30 3
+check "host 3 connects to host 1 although host 2 keeps responses of QP 1" rping_connects 30 3
 python3 "$(dirname "$0")/kept.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 $HOST3_V4 10.77.0.255 ||
 	fail "kept.py ends well" "status $?"
-check "link on host 1 goes" link_del 1
-check "link on host 3 goes" link_del 3
-check "the module goes" wait_for 20 rmmod rrxe
-check "packets still wait" keeps $COUNTED
+check "link del on host 1 returns while host 2 keeps packets" link_del 1
+check "link on host 3 is deleted" link_del 3
+check "rmmod returns while host 2 keeps packets" wait_for 20 rmmod rrxe
+check "host 2 still keeps packets after rmmod" host2_keeps $GSI_TX_LIMIT
 ip netns del h3

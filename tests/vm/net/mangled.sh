@@ -15,7 +15,7 @@ readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
 readonly MTU=4184
 
 send() { in1 python3 "$(dirname "$0")/mangled.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }
-helper() {
+add_sip_helper() {
 	in1 nft -f - <<-RULES
 		table inet help {
 			ct helper sip6 { type "sip" protocol udp; l3proto ip6; }
@@ -26,7 +26,7 @@ helper() {
 		}
 	RULES
 }
-probe() {
+count_calls() {
 	echo "p:$1 $2" >>/sys/kernel/tracing/kprobe_events && echo 1 >"/sys/kernel/tracing/events/kprobes/$1/enable"
 }
 calls() { awk -v name="$1" '$1 == name { print $2 }' /sys/kernel/tracing/kprobe_profile; }
@@ -34,17 +34,18 @@ calls() { awk -v name="$1" '$1 == name { print $2 }' /sys/kernel/tracing/kprobe_
 check "two hosts" hosts_up $MTU
 check "link on host 1" link_add 1
 gid=$(gid_index "$DEV1" $HOST1_V6)
-check "the path is narrow" ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280
-check "the helper of SIP" modprobe -a nf_nat_sip nf_conntrack_sip
-check "netfilter uses it" helper
-check "a packet whose source is translated" send 64 1
+check "the route to host 2 has an MTU of 1280 bytes" \
+	ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280
+check "the modules of the SIP helper are loaded" modprobe -a nf_nat_sip nf_conntrack_sip
+check "netfilter translates addresses and uses the SIP helper" add_sip_helper
+check "netfilter translates the source of the first packet" send 64 1
 # Without the table, the kernel translates no further packets of the connection. The helper still
 # rewrites their payload.
-check "the rules of the translation go" in1 nft delete table inet nat
-probe own ip6_dst_alloc
-probe cut ip6_fragment
-check "packets that the helper lengthens" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
-check "they have had entries of their own" test "$(calls own)" -ge 20
-check "none was cut" test "$(calls cut)" -eq 0
+check "the rules of the address translation are deleted" in1 nft delete table inet nat
+count_calls dst_alloc ip6_dst_alloc
+count_calls fragment ip6_fragment
+check "datagrams complete that the helper lengthens" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
+check "each long packet has had a routing entry of its own" test "$(calls dst_alloc)" -ge 20
+check "the IPv6 layer has fragmented no packet" test "$(calls fragment)" -eq 0
 echo 0 >/sys/kernel/tracing/events/kprobes/enable
 echo >/sys/kernel/tracing/kprobe_events

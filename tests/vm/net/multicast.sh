@@ -8,7 +8,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 # The groups of `rrxe-check hold-group`, and their MAC addresses (RFC 1112, RFC 2464).
 readonly GROUP_V4=239.77.1.9 MAC_V4=01:00:5e:4d:01:09 GROUP_V6=ff0e::7709 MAC_V6=33:33:00:00:77:09
 
-compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
+run_check() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
 
 # in_group FAMILY: attaches a QP of host 2 to the group, until `release`.
 in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
@@ -19,40 +19,40 @@ left() { ! joined "$1"; }
 # If the host of the guest preempts a virtual CPU that copies a packet, the time counts as CPU time
 # of softirqs. With a lower softirq_percent, the driver would drop datagrams to groups until the
 # debt is over.
-check "the module, whose softirqs have as much time as they need" modprobe rrxe softirq_percent=100
+check "the module loads with softirq_percent=100" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
 check "link on host 2" link_add 2 rrxe
 for family in v4 v6; do
 	group=GROUP_${family^^} mac=MAC_${family^^}
-	compare "$DEV1" "$DEV2" $family group group-sender
-	compare "$DEV1" "$DEV1" $family group group-sender
-	check "a QP is attached over IP$family" in_group $family
-	check "the host is in the group" joined "${!group}"
-	check "the network device takes its address" joined "${!mac}"
-	check "it is detached" release
-	check "the host left the group" left "${!group}"
-	check "the network device has let go of its address" left "${!mac}"
+	run_check "$DEV1" "$DEV2" $family group group-sender
+	run_check "$DEV1" "$DEV1" $family group group-sender
+	check "a QP attaches to an IP$family group" in_group $family
+	check "the host has joined the IP$family group" joined "${!group}"
+	check "the network device accepts the MAC address of the IP$family group" joined "${!mac}"
+	check "the QP detaches from the IP$family group" release
+	check "the host has left the IP$family group" left "${!group}"
+	check "the network device no longer accepts the MAC address of the IP$family group" left "${!mac}"
 	in_group $family
 	kill -9 $HOLDER
 	release 2>/dev/null
-	check "the host leaves the group of a dead process" wait_for 10 left "${!group}"
+	check "the host leaves the IP$family group when the process is killed" wait_for 10 left "${!group}"
 done
 
 # The same in a VRF, which changes the network device of packets that its ports receive.
-in_vrf() {
+move_into_vrf() {
 	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
 		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
 	# The kernel removes eth0's IPv6 addresses when its VRF changes.
 	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
 }
-out_of_vrf() {
+move_out_of_vrf() {
 	ip -n h1 link set eth0 nomaster
 	ip -n h1 link del vrf0
 	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad
 }
 link_local() { ip -n h1 -6 -o addr show dev eth0 scope link | sed 's/.*inet6 \([^/]*\).*/\1/'; }
-groups() {
+check_groups() {
 	local address indexes=()
 	for address in $HOST1_V4 $HOST1_V6 "$(link_local)"; do
 		wait_for 10 gid_index "$DEV1" "$address"
@@ -63,25 +63,25 @@ groups() {
 }
 # Host 1 receives its own packet, in the buffer that it sent.
 check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
-groups
-check "host 1 in a VRF" in_vrf
-groups
-out_of_vrf
-check "host 2 sends nothing back" in2 tc qdisc del dev eth0 clsact
+check_groups
+check "eth0 of host 1 is in a VRF" move_into_vrf
+check_groups
+move_out_of_vrf
+check "host 2 stops sending packets back" in2 tc qdisc del dev eth0 clsact
 
-foreign() {
+check_foreign_sources() {
 	wait_for 10 gid_index "$DEV1" $HOST1_V6
 	python3 "$(dirname "$0")/foreign.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" ||
 		fail "foreign.py ends well" "status $?"
 }
-foreign
-check "host 1 in a VRF once more" in_vrf
-foreign
-out_of_vrf
+check_foreign_sources
+check "eth0 of host 1 is in a VRF again" move_into_vrf
+check_foreign_sources
+move_out_of_vrf
 
 # Gives host 2 an ipvlan device on top of dummy0 of host 1. In mode l3 the IP layer of host 1 sends
 # the packets that host 2 sends through the ipvlan device.
-with_ipvlan() {
+add_ipvlan() {
 	ip -n h1 link add dummy0 type dummy && ip -n h1 addr add fd78::1/64 dev dummy0 nodad &&
 		ip -n h1 link set dummy0 up && in1 rdma link add other type rrxe netdev dummy0 &&
 		wait_for 10 grep -q ACTIVE /sys/class/infiniband/other/ports/1/state &&
@@ -89,34 +89,35 @@ with_ipvlan() {
 		ip -n h2 addr add fd78::2/64 dev ipv0 nodad && ip -n h2 link set ipv0 up &&
 		in2 tc qdisc add dev ipv0 root pfifo limit 1000
 }
-check "host 2 has an ipvlan device of host 1" with_ipvlan
+check "host 2 has an ipvlan device on top of dummy0 of host 1" add_ipvlan
 python3 "$(dirname "$0")/ipvlan.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" other ||
 	fail "ipvlan.py ends well" "status $?"
-check "host 2 changes nothing more" in2 tc qdisc del dev eth0 clsact
+check "host 2 stops changing datagrams" in2 tc qdisc del dev eth0 clsact
 in1 rdma link del other
 ip -n h1 link del dummy0
 
 link_del 1
 check "C driver on host 1" link_add 1 rxe
-compare "$DEV1" "$DEV2" v4 group
-compare "$DEV1" "$DEV2" v6 group
+run_check "$DEV1" "$DEV2" v4 group
+run_check "$DEV1" "$DEV2" v6 group
 
 # From here on without the C driver: on the debug kernel it holds a reference to a network device
 # that is deleted for more than 10 s, which the kernel reports.
 link_del 1
 check "link on host 1 again" link_add 1 rrxe
-check "a QP is attached" in_group v4
-check "the host is in the group" joined "$GROUP_V4"
-check "the module goes" rmmod rrxe
-check "the host left the group" left "$GROUP_V4"
+check "a QP attaches to the IPv4 group before rmmod" in_group v4
+check "the host has joined the IPv4 group before rmmod" joined "$GROUP_V4"
+check "rmmod returns while a QP is attached" rmmod rrxe
+check "the host has left the IPv4 group after rmmod" left "$GROUP_V4"
 # The program may fail to detach, because the device is gone.
 release || true
-check "the module" modprobe rrxe
-check "link on host 1, of the new module" link_add 1 rrxe
-check "link on host 2, of the new module" link_add 2 rrxe
-check "a QP is attached" in_group v4
-check "its network device goes, with the other end" patiently 20 ip -n h2 link del eth0
+check "the module is loaded again" modprobe rrxe
+check "link on host 1, with the module loaded again" link_add 1 rrxe
+check "link on host 2, with the module loaded again" link_add 2 rrxe
+check "a QP attaches to the IPv4 group before its network device is deleted" in_group v4
+check "the veth pair is deleted while a QP is attached" patiently 20 ip -n h2 link del eth0
 DEV1='' DEV2=''
-check "the devices go, too" wait_for 20 bash -c '! rdma link show | grep -q rxe'
+check "the RDMA devices of both hosts are removed with their network devices" \
+	wait_for 20 bash -c '! rdma link show | grep -q rxe'
 # The program may fail to detach, because the device is gone.
 release || true

@@ -11,26 +11,27 @@
 source "$(dirname "$0")/../lib/guest.sh"
 readonly LENGTH=2048 COUNT=20
 
-narrow() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
+narrow_path() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
 # Half of the packets: the token bucket filter of ifb0 lets its burst of 5,000 bytes pass at once.
-wait_still() { [[ $(backlog h1 ifb0) -ge $((COUNT / 2)) ]]; }
+packets_wait() { [[ $(backlog h1 ifb0) -ge $((COUNT / 2)) ]]; }
 # Deletes a namespace with one end of a veth pair. Its end deletes the other end, too.
-namespace_ends() {
+delete_other_namespace() {
 	ip netns add other && ip link add mine type veth peer name theirs netns other && ip netns del other &&
 		wait_for 20 bash -c '[[ ! -e /sys/class/net/mine ]]'
 }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-check "a queue on host 1" keeper 1
-check "RoCEv2 packets go there" redirect 1 egress ipv6 ifb0
-check "a narrow path" narrow
-check "datagrams are sent" python3 "$(dirname "$0")/narrow.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" \
+check "ifb0 of host 1 keeps packets in a queue" keeper 1
+check "RoCEv2 packets that leave eth0 are redirected to ifb0" redirect 1 egress ipv6 ifb0
+check "the route to host 2 has an MTU of 1280 bytes" narrow_path
+check "datagrams that are longer than the path MTU complete" \
+	python3 "$(dirname "$0")/narrow.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" \
 	$HOST2_V6 $COUNT $LENGTH
-check "they wait" wait_for 10 wait_still
-check "host 2 goes, and with it the network device" ip netns del h2
+check "the datagrams wait in the queue" wait_for 10 packets_wait
+check "host 2 and the veth pair are deleted" ip netns del h2
 DEV1=''
-check "other network namespaces end" namespace_ends
-check "the datagrams still wait" wait_still
+check "another network namespace can be deleted while the datagrams wait" delete_other_namespace
+check "the datagrams still wait after the deletions" packets_wait
 # Were a reference to the network device left, the deletion of host 1 would never end.
 in1 tc qdisc del dev ifb0 root

@@ -16,8 +16,8 @@ watch() {
 	WATCH=$!
 	wait_for 10 grep -q "$1" /tmp/events
 }
-heard() { wait_for 5 grep -Eq "$1" /tmp/events || { cat /tmp/events; return 1; }; }
-lacks_port_events() { ! grep PORT /tmp/events; }
+event_arrives() { wait_for 5 grep -Eq "$1" /tmp/events || { cat /tmp/events; return 1; }; }
+no_port_events() { ! grep PORT /tmp/events; }
 unwatch() {
 	kill $WATCH
 	wait $WATCH
@@ -25,7 +25,7 @@ unwatch() {
 }
 state() { grep -q "$2" "/sys/class/infiniband/$1/ports/1/state"; }
 rate_is() { [[ $(<"/sys/class/infiniband/$1/ports/1/rate") == "$2 Gb/sec "* ]]; }
-gone() { [[ ! -e /sys/class/infiniband/$1 ]]; }
+device_is_gone() { [[ ! -e /sys/class/infiniband/$1 ]]; }
 
 # pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [ARGUMENT...]: runs a pingpong from host 1 to host
 # 2. The programs exchange their QPNs by TCP over eth0.
@@ -34,9 +34,9 @@ pingpong_over() {
 	shift 4
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
 	_pair ibv_rc_pingpong -c -d "$device2" -g "$(gid_index "$device2" "$address2")" "$@" -- \
-		ibv_rc_pingpong -c -d "$device1" -g "$(gid_index "$device1" "$address1")" "$@" "$MEET"
+		ibv_rc_pingpong -c -d "$device1" -g "$(gid_index "$device1" "$address1")" "$@" "$SERVER_ADDRESS"
 }
-MEET=$HOST2_V4
+SERVER_ADDRESS=$HOST2_V4
 # exchange_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2: exchanges messages, with a longer ACK timeout
 # than ibv_rc_pingpong's.
 exchange_over() {
@@ -51,7 +51,7 @@ check "link on host 2" link_add 2
 # Makes the network device `extra` of host 1 demand several KiB of headroom in front of packets. A
 # bridge gives each of its ports the largest headroom that any port demands, and a veth device gives
 # it to its peer. Each VXLAN device over a port of the bridge adds its own headers to that.
-wants_room() {
+raise_headroom() {
 	local id
 	ip -n h2 link add br0 type bridge && ip -n h2 link set extra2 master br0 || return
 	for ((id = 1; id <= 80; id++)); do
@@ -60,35 +60,38 @@ wants_room() {
 		[[ $id -eq 1 ]] || ip -n h2 link del "vx$((id - 1))" || return
 	done
 }
-extra() {
+add_extra_link() {
 	ip link add extra netns h1 type veth peer name extra2 netns h2 && ip -n h2 link set extra2 up &&
 		ip -n h1 addr add 10.79.0.1/24 dev extra && ip -n h1 link set extra up &&
 		ip -n h1 neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev extra &&
 		ip netns exec h1 rdma link add rrxe9 type rrxe netdev extra && wait_for 10 gid_index rrxe9 10.79.0.1
 }
-counted() { [[ $(<"/sys/class/infiniband/rrxe9/ports/1/hw_counters/$1") -eq $2 ]]; }
-# sends COUNTER: sends eight datagrams through `extra`, and succeeds if COUNTER is 8 afterwards.
-sends() {
-	python3 "$(dirname "$0")/narrow.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 && wait_for 10 counted "$1" 8
+counter_is() { [[ $(<"/sys/class/infiniband/rrxe9/ports/1/hw_counters/$1") -eq $2 ]]; }
+# send_datagrams COUNTER: sends eight datagrams through `extra`, and succeeds if COUNTER is 8
+# afterwards.
+send_datagrams() {
+	python3 "$(dirname "$0")/narrow.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 &&
+		wait_for 10 counter_is "$1" 8
 }
-check "a link on another veth" extra
-check "its packets leave" sends sent_pkts
-check "somebody at the other end has it want kilobytes in front of packets" wants_room
-check "no packet leaves any more" sends send_err
-check "the other link goes" ip netns exec h1 rdma link del rrxe9
+check "a link on the veth device extra" add_extra_link
+check "datagrams leave through extra" send_datagrams sent_pkts
+check "a bridge with VXLAN devices raises the headroom that extra demands" raise_headroom
+check "datagrams are not sent while extra demands that headroom" send_datagrams send_err
+check "the link on extra is deleted" ip netns exec h1 rdma link del rrxe9
 ip -n h2 link del vx80
 ip -n h2 link del br0
 ip -n h1 link del extra
 
 # The MTU shrinks below the path MTU of connected QPs.
-check "an MTU below the path MTU fails what is too large at once, and that only" \
+check "an MTU below the path MTU fails messages that are too long at once, and no others" \
 	python3 "$PY" shrink "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)"
-check "a new pingpong has a path MTU that fits" pingpong -n 50 -m 1024
+check "a pingpong with a path MTU of 1024 completes after the MTU has shrunk" pingpong -n 50 -m 1024
 
 # A device goes away while a process only polls its CQ, without any system call.
 for way in "rdma link del $DEV1" "ip -n h1 link set eth0 netns h2 name eth9" "rmmod rrxe"; do
-	check "polling processes see flushes: ${way%% *} ${way#* }" python3 "$PY" unplug "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $way
-	wait_for 10 gone "$DEV1"
+	check "a process that only polls sees its WQEs flushed after: ${way%% *} ${way#* }" \
+		python3 "$PY" unplug "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $way
+	wait_for 10 device_is_gone "$DEV1"
 	DEV1=
 	case $way in
 	ip*)
@@ -98,19 +101,19 @@ for way in "rdma link del $DEV1" "ip -n h1 link set eth0 netns h2 name eth9" "rm
 		;;
 	rmmod*) DEV2= ;;
 	esac
-	check "a link again" link_add 1
+	check "a new link on host 1 after: $way" link_add 1
 done
-check "the other link again" link_add 2
-check "pingpong" pingpong -n 50 -m 1024
+check "a new link on host 2 after rmmod" link_add 2
+check "a pingpong completes over the new links" pingpong -n 50 -m 1024
 
 # Asynchronous events.
-check "watch" watch "$DEV1"
+check "ibv_asyncwatch listens on the link of host 1" watch "$DEV1"
 ip -n h1 link set eth0 down
-check "down: PORT_ERR" heard "IBV_EVENT_PORT_ERR"
+check "eth0 down raises PORT_ERR" event_arrives "IBV_EVENT_PORT_ERR"
 ip -n h1 link set eth0 up
-check "up: PORT_ACTIVE" heard "IBV_EVENT_PORT_ACTIVE"
+check "eth0 up raises PORT_ACTIVE" event_arrives "IBV_EVENT_PORT_ACTIVE"
 ip -n h1 addr add 10.78.3.1/24 dev eth0
-check "an address: GID_CHANGE" heard "IBV_EVENT_GID_CHANGE"
+check "a new address raises GID_CHANGE" event_arrives "IBV_EVENT_GID_CHANGE"
 unwatch
 
 # A bond in mode active-backup with two veth pairs.
@@ -124,38 +127,46 @@ for host in 1 2; do
 	ip -n h$host link set bond0 mtu 4200 up
 	ip -n h$host link set slave1 up
 	ip -n h$host link set slave2 up
-	check "a link on bond$host" ip netns exec h$host rdma link add bond$host type rrxe netdev bond0
-	check "its port is active" wait_for 10 state bond$host ACTIVE
+	check "a link on the bond of host $host" \
+		ip netns exec h$host rdma link add bond$host type rrxe netdev bond0
+	check "the port of the link on the bond of host $host is active" wait_for 10 state bond$host ACTIVE
 done
-check "its speed is that of the wire in use" wait_for 5 rate_is bond1 10
-check "pingpong over the bond" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
-# uses HOST WIRE: succeeds if WIRE is the active port of the host's bond.
-uses() { [[ $(ip netns exec "h$1" cat /sys/class/net/bond0/bonding/active_slave) == "$2" ]]; }
+check "the speed of the bond's link is that of the active veth device" wait_for 5 rate_is bond1 10
+check "a pingpong completes over the bond" \
+	pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
+# bond_uses HOST WIRE: succeeds if WIRE is the active port of the host's bond.
+bond_uses() { [[ $(ip netns exec "h$1" cat /sys/class/net/bond0/bonding/active_slave) == "$2" ]]; }
 for host in 1 2; do ip -n h$host link set slave1 down; done
-for host in 1 2; do check "host $host uses the other wire" wait_for 10 uses $host slave2; done
-check "one wire is enough" pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
-check "the port stays active" state bond1 ACTIVE
+for host in 1 2; do
+	check "the bond of host $host uses the second veth device" wait_for 10 bond_uses $host slave2
+done
+check "a pingpong completes over the second veth device of the bond" \
+	pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
+check "the port stays active while the bond changes its active port" state bond1 ACTIVE
 # A third port of the bond has a higher speed: TAP devices that a program connects.
 modprobe tun
 [[ -e /dev/net/tun ]] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
 for host in 1 2; do ip netns exec h$host ip tuntap add mode tap name tap0; done
 python3 "$PY" wire h1 h2 tap0 >/tmp/wire 2>&1 &
 WIRE=$!
-check "a wire between TAP devices" wait_for 10 grep -q ready /tmp/wire
+check "a program connects the TAP devices" wait_for 10 grep -q ready /tmp/wire
 for host in 1 2; do
 	in$host ethtool -s tap0 speed 25000 duplex full
 	ip -n h$host link set tap0 master bond0
 done
-check "watch" watch bond1
+check "ibv_asyncwatch listens on the link of the bond" watch bond1
 for host in 1 2; do ip -n h$host link set slave2 down; done
-for host in 1 2; do check "host $host uses the third wire" wait_for 10 uses $host tap0; done
-check "another wire in use, another speed: users hear of it" heard "unexpected \(20\)|SPEED"
-check "and see it" wait_for 5 rate_is bond1 25
-check "messages over this wire" exchange_over bond1 10.81.0.1 bond2 10.81.0.2
-check "the port was active all the time" lacks_port_events
+for host in 1 2; do
+	check "the bond of host $host uses the TAP device" wait_for 10 bond_uses $host tap0
+done
+check "a change of the bond's speed raises an event" event_arrives "unexpected \(20\)|SPEED"
+check "the link on the bond shows the new speed" wait_for 5 rate_is bond1 25
+check "messages arrive over the TAP devices of the bond" \
+	exchange_over bond1 10.81.0.1 bond2 10.81.0.2
+check "no port event was raised meanwhile" no_port_events
 ip -n h1 link set tap0 down
-check "without a wire the port is down" wait_for 5 state bond1 DOWN
-check "and users hear of it" heard "IBV_EVENT_PORT_ERR"
+check "the port is down when the bond has no active port" wait_for 5 state bond1 DOWN
+check "the bond without active port raises PORT_ERR" event_arrives "IBV_EVENT_PORT_ERR"
 unwatch
 kill $WIRE
 wait $WIRE
@@ -170,21 +181,23 @@ for host in 1 2; do
 done
 python3 "$PY" wire h1 h2 tun0 >/tmp/wire 2>&1 &
 WIRE=$!
-check "a wire between TUN devices" wait_for 10 grep -q ready /tmp/wire
+check "a program connects the TUN devices" wait_for 10 grep -q ready /tmp/wire
 for host in 1 2; do
 	check "a link on a TUN device of host $host" ip netns exec h$host rdma link add tun$host type rrxe netdev tun0
-	check "its port is active" wait_for 10 state tun$host ACTIVE
+	check "the port of the link on the TUN device of host $host is active" \
+		wait_for 10 state tun$host ACTIVE
 	guid=$(<"/sys/class/infiniband/tun$host/node_guid")
-	check "it has a GUID, and one only" test "$guid" == "$(<"/sys/class/infiniband/tun$host/sys_image_guid")"
+	check "node GUID and system image GUID of the TUN link of host $host are the same" \
+		test "$guid" == "$(<"/sys/class/infiniband/tun$host/sys_image_guid")"
 done
-check "messages over TUN devices" exchange_over tun1 10.82.0.1 tun2 10.82.0.2
+check "messages arrive over TUN devices" exchange_over tun1 10.82.0.1 tun2 10.82.0.2
 # The speed of a TUN device can be set. The driver raises an event when the carrier changes next.
-check "watch" watch tun1
+check "ibv_asyncwatch listens on the link of the TUN device" watch tun1
 in1 ethtool -s tun0 speed 25000 duplex full
 ip -n h1 link set tun0 down
 ip -n h1 link set tun0 up
-check "another speed is told" heard "unexpected \(20\)|SPEED"
-check "and shown" rate_is tun1 25
+check "a new speed of the TUN device raises an event" event_arrives "unexpected \(20\)|SPEED"
+check "the link on the TUN device shows the new speed" rate_is tun1 25
 unwatch
 for host in 1 2; do ip netns exec h$host rdma link del tun$host; done
 kill $WIRE

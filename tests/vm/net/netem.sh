@@ -8,7 +8,9 @@ PROGRAM_SECONDS=150
 
 # The MTU allows packets of more than a page.
 check "two hosts" hosts_up 4200
-all_left() { ! grep -v '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/send_err; }
+no_send_errors() {
+	! grep -v '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/send_err
+}
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
@@ -20,11 +22,13 @@ last_ack_lost() { [[ $OUTPUT == *" iters in "* && $OUTPUT == *"retry counter exc
 settings=("loss 5%" "delay 1ms reorder 95% 50%" "delay 200us 100us loss 2% duplicate 2% corrupt 1%")
 [[ -n $DEBUG_KERNEL ]] || settings+=("loss 1%" "duplicate 5%" "corrupt 1%")
 for setting in "${settings[@]}"; do
-	check "netem $setting" netem "$setting"
-	check "every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
-	check "pingpong under $setting" again last_ack_lost pingpong -n "$(few 100)"
-	[[ $setting != loss* ]] || check "messages of many packets under $setting" perftest ib_write_bw -s 65536 -n "$(few 200)"
+	check "netem is set to $setting" netem "$setting"
+	check "rrxe-check completes every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
+	check "a pingpong completes under $setting" again last_ack_lost pingpong -n "$(few 100)"
+	[[ $setting != loss* ]] || check "messages of 64 KiB complete under $setting" \
+		perftest ib_write_bw -s 65536 -n "$(few 200)"
 	netem_off
 	# netem delays packets in a queue, which may overflow; the driver counts such drops in send_err.
-	[[ $setting == *delay* ]] || check "nothing was lost before it left under $setting" all_left
+	[[ $setting == *delay* ]] ||
+		check "no packet was dropped before it left the host under $setting" no_send_errors
 done

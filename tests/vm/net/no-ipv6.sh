@@ -6,7 +6,7 @@
 # are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-connected() {
+hosts_up_ipv4() {
 	ip netns add h1 && ip netns add h2 && ip link add eth0 netns h1 type veth peer name eth0 netns h2 || return
 	for host in 1 2; do
 		ip -n h$host link set lo up
@@ -17,8 +17,11 @@ connected() {
 }
 # Succeeds if the first GID of each port is a link-local one: that of the network device's MAC
 # address.
-first_gids() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/gids/0") == fe80:* && $(<"/sys/class/infiniband/$DEV2/ports/1/gids/0") == fe80:* ]]; }
-unconnected() {
+first_gids_are_link_local() {
+	[[ $(<"/sys/class/infiniband/$DEV1/ports/1/gids/0") == fe80:* &&
+		$(<"/sys/class/infiniband/$DEV2/ports/1/gids/0") == fe80:* ]]
+}
+pingpong_from_link_local_fails() {
 	local text
 	text=$(_pair ibv_rc_pingpong -n 10 -d "$DEV2" -g 0 -- ibv_rc_pingpong -n 10 -d "$DEV1" -g 0 $HOST2_V4) && return 1
 	[[ $text == *"Failed to modify QP to RTR"* ]] || { echo "$text"; return 1; }
@@ -26,14 +29,14 @@ unconnected() {
 
 PROGRAM_SECONDS=10
 check "the kernel has no IPv6" test ! -e /proc/net/if_inet6
-check "two hosts" connected
+check "two hosts" hosts_up_ipv4
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-check "rc over IPv4" pingpong -n 50
-check "ud over IPv4" pingpong -T ud -s 1000 -n 50
-check "the first GIDs are link-local ones" first_gids
-check "rc from a link-local GID is not connected" unconnected
+check "RC pingpong over IPv4" pingpong -n 50
+check "UD pingpong over IPv4" pingpong -T ud -s 1000 -n 50
+check "the first GID of each port is a link-local one" first_gids_are_link_local
+check "an RC QP with a link-local GID fails to go to RTR" pingpong_from_link_local_fails
 python3 "$(dirname "$0")/no_ipv6.py" "$DEV1" 0 || fail "no_ipv6.py ends well" "status $?"
-check "rc over IPv4 still works" pingpong -n 50
-check "link on host 1 goes" link_del 1
-check "link on host 2 goes" link_del 2
+check "RC pingpong over IPv4 after the use of link-local GIDs" pingpong -n 50
+check "link on host 1 is deleted" link_del 1
+check "link on host 2 is deleted" link_del 2

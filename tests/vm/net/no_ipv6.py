@@ -25,8 +25,8 @@ GROUP = "ff12::1234"
 MULTICAST, QKEY = 0xFFFFFF, 0x1234
 
 
-@case("a datagram to a group is lost")
-def lost():
+@case("a datagram to a group from a link-local GID completes although the host has no IPv6")
+def datagram_is_lost():
     context = Context(name=DEVICE)
     pd, cq = PD(context), CQ(context, 2)
     cap = QPCap(max_send_wr=2, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
@@ -36,9 +36,9 @@ def lost():
     buffer = Buffer(64)
     region = register(pd, buffer)
     route = GlobalRoute(dgid=gid_at(GROUP), sgid_index=GID_INDEX)
-    address = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
+    handle = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
     wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 64, region.lkey)])
-    wr.set_wr_ud(address, MULTICAST, QKEY)
+    wr.set_wr_ud(handle, MULTICAST, QKEY)
     qp.post_send(wr)
     becomes(lambda: [completion.status for completion in cq.poll(1)[1]], [e.IBV_WC_SUCCESS], "statuses of completions")
 

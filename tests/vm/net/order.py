@@ -36,12 +36,12 @@ RECEIVER = 2
 # Bytes of a message: more than the path MTU of 1,024, so that a message has several packets.
 LENGTH = 3000
 # Bytes of a message of a single packet.
-LEAST = 1000
+SHORT = 1000
 # Capacity of the send queue and of the receive queue.
 DEPTH = 16
 
 
-class End:
+class Endpoint:
     """A QP with its device context, PD, CQ and memory region."""
 
     def __init__(self, device, gid_index, kind):
@@ -67,18 +67,18 @@ class End:
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=gid, sgid_index=self.gid_index))
         self.qp.to_rts(attr)
 
-    def element(self, slot, length):
+    def sge(self, slot, length):
         return SGE(self.buffer.address + slot * PAGE, length, self.region.lkey)
 
     def receive(self, slot):
-        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[self.element(slot, PAGE)]))
+        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[self.sge(slot, PAGE)]))
 
     def send(self, slot, length=LENGTH):
         self.buffer.fill(struct.pack("I", slot) * (length // 4), slot * PAGE)
-        wr = SendWR(wr_id=slot, opcode=e.IBV_WR_SEND, num_sge=1, sg=[self.element(slot, length)])
+        wr = SendWR(wr_id=slot, opcode=e.IBV_WR_SEND, num_sge=1, sg=[self.sge(slot, length)])
         self.qp.post_send(wr)
 
-    def complete(self, count):
+    def wait_completions(self, count):
         """Returns the numbers of the next `count` completed work requests, in order."""
         ended, end = [], time.monotonic() + PATIENCE
         while len(ended) < count and time.monotonic() < end:
@@ -93,7 +93,7 @@ class End:
 
 
 @contextlib.contextmanager
-def on(cpu):
+def on_cpu(cpu):
     """Runs the block on this CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu})
@@ -103,9 +103,9 @@ def on(cpu):
         os.sched_setaffinity(0, before)
 
 
-def ends(kind):
+def connected_endpoints(kind):
     """Returns two connected QPs. The receiver has posted its receives."""
-    sender, receiver = End(*sys.argv[1:3], kind), End(*sys.argv[3:5], kind)
+    sender, receiver = Endpoint(*sys.argv[1:3], kind), Endpoint(*sys.argv[3:5], kind)
     sender.connect(receiver)
     receiver.connect(sender)
     for slot in range(DEPTH):
@@ -116,65 +116,65 @@ def ends(kind):
 def send_from(kind, cpus):
     """Sends a message from each of the CPUs, without a pause. Fails unless all messages arrive in
     order and no packet is out of sequence."""
-    sender, receiver = ends(kind)
+    sender, receiver = connected_endpoints(kind)
     before = receiver.out_of_sequence()
     for slot, cpu in enumerate(cpus):
-        with on(cpu):
+        with on_cpu(cpu):
             sender.send(slot)
-    equal(receiver.complete(len(cpus)), list(range(len(cpus))), "receives")
+    equal(receiver.wait_completions(len(cpus)), list(range(len(cpus))), "receives")
     for slot in range(len(cpus)):
         equal(receiver.buffer.read(LENGTH, slot * PAGE), struct.pack("I", slot) * (LENGTH // 4), "payload")
-    equal(sender.complete(len(cpus)), list(range(len(cpus))), "sends")
+    equal(sender.wait_completions(len(cpus)), list(range(len(cpus))), "sends")
     equal(receiver.out_of_sequence() - before, 0, "packets out of sequence")
 
 
-@case("UC: what another CPU sends stays behind")
+@case("UC: packets of a second CPU stay behind those of a first, slower one")
 def _():
     send_from(e.IBV_QPT_UC, [SLOW, FAST])
 
 
-@case("UC: the CPU changes again and again")
+@case("UC: messages stay in order when the posting CPU changes again and again")
 def _():
     send_from(e.IBV_QPT_UC, [FAST, SLOW, FAST, SLOW, SLOW, FAST, FAST, SLOW])
 
 
-@case("RC: what another CPU sends stays behind")
+@case("RC: packets of a second CPU stay behind those of a first, slower one")
 def _():
     send_from(e.IBV_QPT_RC, [SLOW, FAST])
 
 
-@case("RC: the CPU changes again and again")
+@case("RC: messages stay in order when the posting CPU changes again and again")
 def _():
     send_from(e.IBV_QPT_RC, [FAST, SLOW, FAST, SLOW, SLOW, FAST, FAST, SLOW])
 
 
-def sent_by(cpu):
+def tx_queue_packets(cpu):
     """Returns the number of packets that the CPU's transmit queue has sent."""
     command = "ip netns exec h1 tc -s -j qdisc show dev eth0".split()
     queues = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return sum(queue["packets"] for queue in queues if queue.get("parent") == f"1:{cpu + 1}")
 
 
-@case("a QP at rest moves to the CPU that posts")
+@case("an idle QP sends from the CPU that posts")
 def _():
-    sender, receiver = ends(e.IBV_QPT_UC)
+    sender, receiver = connected_endpoints(e.IBV_QPT_UC)
     for cpu in [SLOW, FAST, SLOW]:
         end = time.monotonic() + 60
-        before = sent_by(cpu)
-        while sent_by(cpu) - before < LENGTH // 1024:
+        before = tx_queue_packets(cpu)
+        while tx_queue_packets(cpu) - before < LENGTH // 1024:
             if time.monotonic() > end:
                 raise AssertionError(f"no message left from CPU {cpu}")
             # The tx CPU may change only after an RCU grace period, which shows that the receiver
             # has handled all packets (reception.rs). The first attempt may only start it.
             time.sleep(1)
-            before = sent_by(cpu)
-            with on(cpu):
+            before = tx_queue_packets(cpu)
+            with on_cpu(cpu):
                 sender.send(0)
-            receiver.receive(*receiver.complete(1))
-            sender.complete(1)
+            receiver.receive(*receiver.wait_completions(1))
+            sender.wait_completions(1)
 
 
-def write(host, name, text):
+def set_queue_attribute(host, name, text):
     """Sets a sysfs attribute of a queue of eth0 of a host."""
     path = f"/sys/class/net/eth0/queues/{name}"
     subprocess.run(["ip", "netns", "exec", host, "sh", "-c", f"echo {text} >{path}"], check=True)
@@ -207,65 +207,65 @@ def slow_reception():
 
     netfilter evaluates the rules after ip_rcv_core() has called the packet's destructor, so the
     packet no longer counts as in flight then."""
-    write("h1", "tx-1/xps_cpus", 0)
-    write("h1", f"tx-{RECEIVER}/xps_cpus", 1 << SLOW)
+    set_queue_attribute("h1", "tx-1/xps_cpus", 0)
+    set_queue_attribute("h1", f"tx-{RECEIVER}/xps_cpus", 1 << SLOW)
     # The number of veth's receive queue is that of the transmit queue, or one less.
     for queue in 1, 2:
-        write("h2", f"rx-{queue}/rps_cpus", 1 << RECEIVER)
+        set_queue_attribute("h2", f"rx-{queue}/rps_cpus", 1 << RECEIVER)
     subprocess.run("ip netns exec h2 nft -f -".split(), input=slow_rules().encode(), check=True)
     try:
         yield
     finally:
         subprocess.run("ip netns exec h2 nft delete table inet slow".split(), check=True)
         for queue in 1, 2:
-            write("h2", f"rx-{queue}/rps_cpus", 0)
-        write("h1", f"tx-{RECEIVER}/xps_cpus", 0)
-        write("h1", "tx-1/xps_cpus", 1 << SLOW)
+            set_queue_attribute("h2", f"rx-{queue}/rps_cpus", 0)
+        set_queue_attribute("h1", f"tx-{RECEIVER}/xps_cpus", 0)
+        set_queue_attribute("h1", "tx-1/xps_cpus", 1 << SLOW)
 
 
-def stay_behind(kind):
+def check_order_behind_reception(kind):
     """Sends a message while the receiver still handles the packet of the one before. Fails unless
     both arrive in order."""
-    sender, receiver = ends(kind)
+    sender, receiver = connected_endpoints(kind)
     before = receiver.out_of_sequence()
     with slow_reception():
         for slot in range(0, DEPTH, 2):
-            with on(SLOW):
-                sender.send(slot, LEAST)
+            with on_cpu(SLOW):
+                sender.send(slot, SHORT)
             # Enough time for the first packet to reach the rules.
             time.sleep(0.002)
-            with on(FAST):
-                sender.send(slot + 1, LEAST)
-            equal(receiver.complete(2), [slot, slot + 1], "receives")
+            with on_cpu(FAST):
+                sender.send(slot + 1, SHORT)
+            equal(receiver.wait_completions(2), [slot, slot + 1], "receives")
             numbers = [struct.unpack("I", receiver.buffer.read(4, number * PAGE))[0] for number in (slot, slot + 1)]
             equal(numbers, [slot, slot + 1], "payload")
-            equal(sender.complete(2), [slot, slot + 1], "sends")
+            equal(sender.wait_completions(2), [slot, slot + 1], "sends")
     equal(receiver.out_of_sequence() - before, 0, "packets out of sequence")
 
 
-@case("UC: what another CPU sends stays behind what is being received")
+@case("UC: packets of a second CPU stay behind a packet that is being received")
 def _():
-    stay_behind(e.IBV_QPT_UC)
+    check_order_behind_reception(e.IBV_QPT_UC)
 
 
-@case("RC: what another CPU sends stays behind what is being received")
+@case("RC: packets of a second CPU stay behind a packet that is being received")
 def _():
-    stay_behind(e.IBV_QPT_RC)
+    check_order_behind_reception(e.IBV_QPT_RC)
 
 
-@case("the CPU that sent goes offline")
+@case("messages stay in order when the sending CPU goes offline")
 def _():
-    sender, receiver = ends(e.IBV_QPT_RC)
+    sender, receiver = connected_endpoints(e.IBV_QPT_RC)
     online = f"/sys/devices/system/cpu/cpu{SLOW}/online"
-    with on(SLOW):
+    with on_cpu(SLOW):
         for slot in range(4):
             sender.send(slot)
     subprocess.run(["sh", "-c", f"echo 0 >{online}"], check=True)
     try:
         for slot in range(4, 8):
             sender.send(slot)
-        equal(receiver.complete(8), list(range(8)), "receives")
-        equal(sender.complete(8), list(range(8)), "sends")
+        equal(receiver.wait_completions(8), list(range(8)), "receives")
+        equal(sender.wait_completions(8), list(range(8)), "sends")
     finally:
         subprocess.run(["sh", "-c", f"echo 1 >{online}"], check=True)
 

@@ -47,12 +47,17 @@ in_order() {
 check "two hosts" hosts_up 4200 3
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-check "a slow queue" in1 bash -c slow_queue
+check "host 1 has a fast and a slow transmit queue" in1 bash -c slow_queue
 python3 "$(dirname "$0")/order.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 	fail "order.py ends well" "status $?"
-check "no slow queue" in1 tc qdisc del dev eth0 root
-check "UC SEND both ways" in_order 3 ib_send_bw -c UC -b -e -m 2048 -s 4101 -n 500
-check "UC WRITE both ways" in_order 1 ib_write_bw -c UC -b -m 2048 -s 4101 -n 500
-check "RC SEND both ways" in_order 1 ib_send_bw -b -e -m 1024 -s 4101 -n 500
-check "RC WRITE both ways" in_order 1 ib_write_bw -b -m 1024 -s 4101 -n 500
-check "RC READ both ways" in_order 1 ib_read_bw -b -m 1024 -s 4101 -n 500
+check "host 1 has no slow transmit queue" in1 tc qdisc del dev eth0 root
+check "UC SEND both ways: no packet is out of sequence" \
+	in_order 3 ib_send_bw -c UC -b -e -m 2048 -s 4101 -n 500
+check "UC WRITE both ways: no packet is out of sequence" \
+	in_order 1 ib_write_bw -c UC -b -m 2048 -s 4101 -n 500
+check "RC SEND both ways: no packet is out of sequence" \
+	in_order 1 ib_send_bw -b -e -m 1024 -s 4101 -n 500
+check "RC WRITE both ways: no packet is out of sequence" \
+	in_order 1 ib_write_bw -b -m 1024 -s 4101 -n 500
+check "RC READ both ways: no packet is out of sequence" \
+	in_order 1 ib_read_bw -b -m 1024 -s 4101 -n 500

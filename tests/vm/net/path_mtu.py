@@ -3,11 +3,11 @@
 # Runs on: guest
 """Sends a forged ICMP message ("fragmentation needed" or "packet too big") with a small path MTU.
 
-  path_mtu.py NAMESPACE DEVICE HARDWARE-ADDRESS STRANGER VICTIM PEER MTU
+  path_mtu.py NAMESPACE DEVICE MAC-ADDRESS STRANGER VICTIM PEER MTU
 
 The message says that the path from the address VICTIM to the address PEER has this MTU. Its source
 is the address STRANGER. It leaves through the network device DEVICE of NAMESPACE for the MAC
-address HARDWARE-ADDRESS. It quotes an echo reply from VICTIM to PEER. The kernel itself sends echo
+address MAC-ADDRESS. It quotes an echo reply from VICTIM to PEER. The kernel itself sends echo
 replies, so it accepts messages about them without asking a socket.
 """
 
@@ -31,12 +31,12 @@ def icmp_packet(source, target, body):
     return ip_packet(source, target, body, protocol=protocol)
 
 
-def main(where, device, hardware, stranger, victim, peer, mtu):
+def main(namespace, device, mac_address, stranger, victim, peer, mtu):
     v6 = is_v6(victim)
     echo = struct.pack(">BBHHH", ECHO_REPLY_V6 if v6 else ECHO_REPLY, 0, 0, 1, 1)
     quoted = icmp_packet(victim, peer, echo)
     head = (PACKET_TOO_BIG, 0) if v6 else (UNREACHABLE, FRAGMENTATION_NEEDED)
-    wire = Wire(where, device, bytes.fromhex(hardware.replace(":", "")))
+    wire = Wire(namespace, device, bytes.fromhex(mac_address.replace(":", "")))
     wire.send(icmp_packet(stranger, victim, struct.pack(">BBHI", *head, 0, int(mtu)) + quoted))
     wire.close()
 

@@ -39,7 +39,7 @@ NLMSG_ERROR = 2
 UDP_ENCAP, UDP_ENCAP_ESPINUDP = 100, 2
 
 
-def enter(namespace):
+def enter_namespace(namespace):
     with open(f"/run/netns/{namespace}") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
 
@@ -53,13 +53,13 @@ def send(netlink, kind, attribute, value, flags=REQUEST):
 
 def configure(netlink, attribute, value):
     send(netlink, CONFIG, attribute, value, REQUEST | ACKNOWLEDGE)
-    answer = netlink.recv(1 << 16)
-    kind, = struct.unpack_from("=H", answer, 4)
-    error, = struct.unpack_from("=i", answer, 16)
+    response = netlink.recv(1 << 16)
+    kind, = struct.unpack_from("=H", response, 4)
+    error, = struct.unpack_from("=i", response, 16)
     assert (kind, error) == (NLMSG_ERROR, 0), f"error {error}"
 
 
-def queued(netlink):
+def next_packet_id(netlink):
     """Returns the identifier of the next packet of the queue."""
     message = netlink.recv(1 << 16)
     length, kind = struct.unpack_from("=IH", message)
@@ -75,7 +75,7 @@ def queued(netlink):
 
 def send_datagram():
     if os.fork() == 0:
-        enter(SENDERS_NAMESPACE)
+        enter_namespace(SENDERS_NAMESPACE)
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
         sender.sendto(bytes(64), (GROUP, PORT))
@@ -83,16 +83,16 @@ def send_datagram():
     assert os.wait()[1] == 0, "the datagram is sent"
 
 
-enter(NAMESPACE)
+enter_namespace(NAMESPACE)
 netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
 netlink.settimeout(60)
 configure(netlink, ATTR_COMMAND, struct.pack(">BBH", COMMAND_BIND, 0, socket.AF_INET))
 configure(netlink, ATTR_PARAMS, struct.pack(">IB", 0, COPY_META))
 subprocess.run(["nft", "-f", "-"], input=RULES, text=True, check=True)
-other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-other.setsockopt(socket.IPPROTO_UDP, UDP_ENCAP, UDP_ENCAP_ESPINUDP)
+encap_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+encap_socket.setsockopt(socket.IPPROTO_UDP, UDP_ENCAP, UDP_ENCAP_ESPINUDP)
 send_datagram()
-packet = queued(netlink)
+packet = next_packet_id(netlink)
 print("attached", flush=True)
 sys.stdin.read()
 send(netlink, VERDICT, ATTR_VERDICT_HEADER, struct.pack(">II", ACCEPT, packet))

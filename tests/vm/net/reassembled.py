@@ -24,36 +24,40 @@ HOST, CONTAINER = "fd77::1", "fd77::2"
 LENGTH, ICRC = 2048, 4
 # Next-header values of a fragment header and of UDP; the M flag and the identification of
 # fragments.
-FRAGMENT, UDP, MORE, NUMBER = 44, 17, 1, 0x1234
+FRAGMENT, UDP, MORE_FRAGMENTS, IDENTIFICATION = 44, 17, 1, 0x1234
 # Bytes of the packet behind its UDP header, which becomes a fragment header: BTH, DETH, payload and
 # ICRC. A multiple of 8.
 OFFSET = 12 + 8 + LENGTH + ICRC
 
 
-def box(line):
-    return subprocess.run(["ip", "netns", "exec", "h2", *line.split()], check=True, capture_output=True, text=True).stdout
+def run_in_container(command):
+    return subprocess.run(["ip", "netns", "exec", "h2", *command.split()], check=True,
+                          capture_output=True, text=True).stdout
 
 
-def completed():
+def complete_packets():
     """Returns the number of packets that connection tracking has passed on as complete."""
-    shown = json.loads(box("tc -s -j filter show dev eth0 ingress"))
+    shown = json.loads(run_in_container("tc -s -j filter show dev eth0 ingress"))
     actions = [action for entry in shown for action in entry.get("options", {}).get("actions", [])]
     return sum(action["stats"]["packets"] for action in actions if action["kind"] == "gact")
 
 
-@case("another host reassembles a packet of this host in this host's buffer")
-def reassembled():
-    box("ip link add dummy0 type dummy")
-    box("ip link set dummy0 up")
-    box("tc qdisc add dev dummy0 clsact")
-    box("tc filter add dev dummy0 egress protocol ipv6 matchall action ct pipe action drop")
-    box("tc qdisc add dev eth0 clsact")
+@case("a container reassembles a packet in the buffer that the driver sent")
+def packet_is_reassembled():
+    run_in_container("ip link add dummy0 type dummy")
+    run_in_container("ip link set dummy0 up")
+    run_in_container("tc qdisc add dev dummy0 clsact")
+    run_in_container(
+        "tc filter add dev dummy0 egress protocol ipv6 matchall action ct pipe action drop")
+    run_in_container("tc qdisc add dev eth0 clsact")
     # Write 44, a fragment header, into the IPv6 header's next-header field, and turn the UDP header
     # into the fragment header of a first fragment.
-    box(f"tc filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_port {PORT} "
-        f"action pedit munge offset 6 u8 set {FRAGMENT} munge offset 40 u32 set {UDP << 24 | MORE:#x} "
-        f"munge offset 44 u32 set {NUMBER:#x} pipe action ct pipe action drop")
-    last = struct.pack(">BBHI", UDP, 0, OFFSET, NUMBER) + bytes(904)
+    run_in_container(
+        f"tc filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_port {PORT} "
+        f"action pedit munge offset 6 u8 set {FRAGMENT} "
+        f"munge offset 40 u32 set {UDP << 24 | MORE_FRAGMENTS:#x} "
+        f"munge offset 44 u32 set {IDENTIFICATION:#x} pipe action ct pipe action drop")
+    last = struct.pack(">BBHI", UDP, 0, OFFSET, IDENTIFICATION) + bytes(904)
     wire = Wire("h2", "dummy0", bytes(6))
     wire.send(ip_packet(HOST, CONTAINER, last, protocol=FRAGMENT))
     wire.close()
@@ -61,7 +65,7 @@ def reassembled():
     handle = sender.post(CONTAINER, 1, LENGTH)
     becomes(sender.completed, 1, "completions")
     handle.close()
-    becomes(completed, 1, "packets that are complete")
+    becomes(complete_packets, 1, "packets that are complete")
 
 
 sys.exit(main())

@@ -61,26 +61,26 @@ class Child:
     """A child process that runs `body`, and two pipes between it and this process."""
 
     def __init__(self, body):
-        (hears, self.tells), (self.hears, tells) = os.pipe(), os.pipe()
+        (input_pipe, self.output_pipe), (self.input_pipe, output_pipe) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.tells)
+            os.close(self.output_pipe)
             status = 1
             try:
-                body(hears, tells)
+                body(input_pipe, output_pipe)
                 status = 0
             finally:
                 os._exit(status)
-        os.read(self.hears, 1)
+        os.read(self.input_pipe, 1)
 
     def go(self):
-        os.write(self.tells, b"g")
+        os.write(self.output_pipe, b"g")
 
     def state(self):
         with open(f"/proc/{self.pid}/stat", encoding="ascii") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0]
 
-    def await_lock(self):
+    def wait_for_lock(self):
         """Waits until the process sleeps uninterruptibly, on a lock, or for five seconds."""
         end = time.monotonic() + 5
         while self.state() != "D" and time.monotonic() < end:
@@ -91,30 +91,30 @@ class Child:
         os.waitpid(self.pid, 0)
 
 
-def join(hears, tells):
+def attach_from_r0(input_pipe, output_pipe):
     """Attaches a QP of r0 to the group, and reports the errno."""
     os.sched_setaffinity(0, {0})
     member = Member("r0")
-    os.write(tells, b"r")
-    os.read(hears, 1)
+    os.write(output_pipe, b"r")
+    os.read(input_pipe, 1)
     try:
         member.attach()
         code = 0
     except OSError as error:
         code = error.errno
-    os.write(tells, b"%d" % code)
-    os.read(hears, 1)
+    os.write(output_pipe, b"%d" % code)
+    os.read(input_pipe, 1)
 
 
-def hog(hears, tells):
+def occupy_cpu0(input_pipe, output_pipe):
     """Waits for RTNL behind the joining process, and then keeps its CPU busy with a real-time
     priority."""
     control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     request = struct.pack("16sh14x", b"lo", 0)
     flags, = struct.unpack_from("h", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
     os.sched_setaffinity(0, {0})
-    os.write(tells, b"r")
-    os.read(hears, 1)
+    os.write(output_pipe, b"r")
+    os.read(input_pipe, 1)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
     fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags))
     while not released[0]:
@@ -126,7 +126,7 @@ def has_joined():
     return ".".join(str(byte) for byte in GROUP[12:]) in groups
 
 
-def await_removal():
+def wait_for_removal():
     """Waits until the kernel removes dummies from its list of devices, with RTNL held."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
@@ -136,59 +136,61 @@ def await_removal():
         time.sleep(0.005)
 
 
-def stop_joiner():
+def preempt_joiner():
     """Returns a process whose device has joined the group and that is preempted before the driver
     enters the group, and the process that preempts it. Returns None if this attempt fails."""
     released[0] = 0
     commands = "".join(f"link add {name} group 7 type dummy\n" for name in DUMMIES)
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
-    joiner, keeper = Child(join), Child(hog)
+    joiner, occupier = Child(attach_from_r0), Child(occupy_cpu0)
     # This command holds RTNL for long. Both children then wait for RTNL.
     with subprocess.Popen(["ip", "link", "del", "group", "7"]):
-        await_removal()
+        wait_for_removal()
         joiner.go()
-        joiner.await_lock()
-        keeper.go()
-        keeper.await_lock()
+        joiner.wait_for_lock()
+        occupier.go()
+        occupier.wait_for_lock()
     time.sleep(1)
-    os.set_blocking(joiner.hears, False)
+    os.set_blocking(joiner.input_pipe, False)
     try:
-        os.read(joiner.hears, 8)
+        os.read(joiner.input_pipe, 8)
     except BlockingIOError:
         if has_joined():
-            os.set_blocking(joiner.hears, True)
-            return joiner, keeper
+            os.set_blocking(joiner.input_pipe, True)
+            return joiner, occupier
     released[0] = 1
     joiner.end()
-    keeper.end()
+    occupier.end()
     return None
 
 
-def tell(ok, name):
+def report(ok, name):
     print(f"{'ok' if ok else 'not ok'} - {name}", flush=True)
     return ok
 
 
 def main():
     os.sched_setaffinity(0, {1})
-    found = next((pair for pair in (stop_joiner() for _ in range(ATTEMPTS)) if pair), None)
-    if not tell(found is not None, "a process is preempted after it has joined"):
+    children = next((pair for pair in (preempt_joiner() for _ in range(ATTEMPTS)) if pair), None)
+    if not report(children is not None,
+                  "the process is preempted after its network device has joined the group"):
         return 1
-    joiner, keeper = found
+    joiner, occupier = children
     with subprocess.Popen(["ip", "link", "del", "d0"]):
         time.sleep(3)
         subprocess.run(["bash", "-c", "make_link r1"], check=True)
         member = Member("r1")
         member.attach()
         released[0] = 1
-        code = int(os.read(joiner.hears, 8))
-    good = tell(code == errno.EBUSY, f"its call finds the group made by another device (errno {code})")
+        code = int(os.read(joiner.input_pipe, 8))
+    passed = report(code == errno.EBUSY,
+                    f"attaching fails with EBUSY: another device has the group (errno {code})")
     member.detach()
     member.qp.close()
-    good &= tell(True, "the other QP leaves the group and goes")
+    passed &= report(True, "the other QP detaches from the group and is destroyed")
     joiner.end()
-    keeper.end()
-    return 0 if good else 1
+    occupier.end()
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -16,15 +16,16 @@ make_link() {
 		rdma link add "$1" type rrxe netdev d0
 }
 
-check "the module" modprobe rrxe
+check "the module loads" modprobe rrxe
 # Let a real-time thread keep CPU 0 busy for ever, so that the attaching process stays preempted.
 echo -1 >/proc/sys/kernel/sched_rt_runtime_us
 echo 0 >/sys/kernel/debug/sched/fair_server/cpu0/runtime
 taskset -cp 1 $$ >/dev/null
-check "a link" make_link r0
+check "a link on a dummy device" make_link r0
 export -f make_link
 export INDEX
 python3 "$(dirname "$0")/regroup.py" || fail "regroup.py ends well" "status $?"
-check "the first device is gone" wait_for 20 bash -c '! rdma link | grep -q r0/'
-check "the other link goes" patiently 30 rdma link del r1
-check "the module goes" patiently 30 rmmod rrxe
+check "the RDMA device of the deleted network device is removed" \
+	wait_for 20 bash -c '! rdma link | grep -q r0/'
+check "the link on the new network device is deleted" patiently 30 rdma link del r1
+check "the module is removed" patiently 30 rmmod rrxe

@@ -20,7 +20,7 @@ import pyverbs.enums as e
 from pyverbs.qp import QPAttr
 from pyverbs.wr import SendWR
 
-from order import End, on
+from order import Endpoint, on_cpu
 from pairs import ALL, PAGE, case, cases, counter, equal, main
 
 # The import of order.py has registered its cases, too.
@@ -29,14 +29,14 @@ cases.clear()
 # The end that sends the payload: the requester (WRITE) or the responder (READ).
 LOCAL, REMOTE = 0, 1
 # Bytes of a message: more than the queueing discipline holds (6,000 bytes).
-LONG = 15 * PAGE
+LENGTH = 15 * PAGE
 
 
 def qdisc(*arguments):
     subprocess.run(["ip", "netns", "exec", "h1", "tc", "qdisc", *arguments], check=True)
 
 
-class Impatient(End):
+class RcEndpoint(Endpoint):
     """An RC QP that fails after `retries` retransmissions, with an ACK timeout of
     4.096 µs · 2^`timeout`."""
 
@@ -56,7 +56,7 @@ class Impatient(End):
         self.qp.to_rts(attr)
 
     def transfer(self, opcode, peer, length):
-        wr = SendWR(wr_id=1, opcode=opcode, num_sge=1, sg=[self.element(0, length)])
+        wr = SendWR(wr_id=1, opcode=opcode, num_sge=1, sg=[self.sge(0, length)])
         wr.set_wr_rdma(peer.region.rkey, peer.buffer.address)
         self.qp.post_send(wr)
 
@@ -72,15 +72,15 @@ class Impatient(End):
         return counter(name, self.device)
 
 
-def pair(timeout, retries):
-    requester = Impatient(*sys.argv[1:3], timeout, retries)
-    responder = Impatient(*sys.argv[3:5], timeout, retries)
+def connected_pair(timeout, retries):
+    requester = RcEndpoint(*sys.argv[1:3], timeout, retries)
+    responder = RcEndpoint(*sys.argv[3:5], timeout, retries)
     requester.connect(responder)
     responder.connect(requester)
     return requester, responder
 
 
-def backlog(cpu):
+def backlog_length(cpu):
     """Returns the number of packets in the CPU's backlog (`struct softnet_data`)."""
     with open("/proc/net/softnet_stat") as rows:
         fields = [[int(word, 16) for word in row.split()] for row in rows]
@@ -90,10 +90,10 @@ def backlog(cpu):
 @case("an acknowledgment that came before the timer ran costs no retry")
 def _():
     for attempt in range(5):
-        requester, responder = pair(timeout=8, retries=0)
+        requester, responder = connected_pair(timeout=8, retries=0)
         mark = bytes([attempt + 1]) * 8
         requester.buffer.fill(mark)
-        with on(1):
+        with on_cpu(1):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
             try:
                 # This thread has a real-time priority, so softirqs of CPU 1 don't run: received
@@ -103,53 +103,53 @@ def _():
                 while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
                     pass
                 # Wait until the acknowledgement is in the backlog of CPU 1.
-                while not backlog(1) and time.monotonic() < limit:
+                while not backlog_length(1) and time.monotonic() < limit:
                     pass
                 limit = time.monotonic() + 0.2
                 while time.monotonic() < limit:
                     pass
             finally:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        equal(responder.buffer.read(len(mark)), mark, "what was written meanwhile")
+        equal(responder.buffer.read(len(mark)), mark, "the written memory")
         equal(requester.status(), e.IBV_WC_SUCCESS, "status")
 
 
-def through_a_small_queue(opcode, sender):
+def transfer_through_small_queue(opcode, sender):
     """Transfers more than the queueing discipline of eth0 of h1 holds, so that it drops packets.
     Fails if that costs a retry. `sender` is the end of the transfer that is on h1."""
-    ends = pair(timeout=20, retries=0)
+    ends = connected_pair(timeout=20, retries=0)
     before = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
     qdisc("add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "3000", "limit", "6000")
     try:
         initiator, target = ends if sender == LOCAL else reversed(ends)
         for _ in range(4):
-            initiator.transfer(opcode, target, LONG)
+            initiator.transfer(opcode, target, LENGTH)
             equal(initiator.status(), e.IBV_WC_SUCCESS, "status")
     finally:
         qdisc("del", "dev", "eth0", "root")
     after = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
     if after[0][0] == before[0][0]:
-        raise AssertionError("nothing was dropped")
-    equal([pair[1] for pair in after], [pair[1] for pair in before], "retries")
+        raise AssertionError("the qdisc has dropped no packet")
+    equal([counts[1] for counts in after], [counts[1] for counts in before], "retries")
 
 
-@case("requests that the own queue drops cost no retry")
+@case("requests that the local qdisc drops cost no retry")
 def _():
-    through_a_small_queue(e.IBV_WR_RDMA_WRITE, LOCAL)
+    transfer_through_small_queue(e.IBV_WR_RDMA_WRITE, LOCAL)
 
 
-@case("responses that the own queue drops cost no retry")
+@case("responses that the local qdisc drops cost no retry")
 def _():
-    through_a_small_queue(e.IBV_WR_RDMA_READ, REMOTE)
+    transfer_through_small_queue(e.IBV_WR_RDMA_READ, REMOTE)
 
 
-@case("a queue that drops everything is asked seldom, and ends in RETRY_EXC_ERR")
+@case("a qdisc that drops everything gets few packets, and the QP fails with RETRY_EXC_ERR")
 def _():
-    requester, responder = pair(timeout=14, retries=7)
+    requester, responder = connected_pair(timeout=14, retries=7)
     before = requester.counter("send_err")
     qdisc("add", "dev", "eth0", "root", "pfifo", "limit", "0")
     try:
-        requester.transfer(e.IBV_WR_RDMA_WRITE, responder, LONG)
+        requester.transfer(e.IBV_WR_RDMA_WRITE, responder, LENGTH)
         equal(requester.status(), e.IBV_WC_RETRY_EXC_ERR, "status")
     finally:
         qdisc("del", "dev", "eth0", "root")

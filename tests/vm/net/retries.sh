@@ -8,11 +8,11 @@
 # so that a real-time thread can delay them.
 source "$(dirname "$0")/../lib/guest.sh"
 
-steer() {
+receive_on_cpus() {
 	ip netns exec "h$1" sh -c "echo $2 >/sys/class/net/eth0/queues/rx-0/rps_cpus"
 }
 
-fixed_neighbours() {
+add_neighbours() {
 	in1 ip neigh replace $HOST2_V4 lladdr "$(in2 cat /sys/class/net/eth0/address)" dev eth0 nud permanent &&
 		in2 ip neigh replace $HOST1_V4 lladdr "$(in1 cat /sys/class/net/eth0/address)" dev eth0 nud permanent
 }
@@ -20,8 +20,8 @@ fixed_neighbours() {
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-check "host 1 receives on CPU 1" steer 1 2
-check "host 2 receives on CPU 0" steer 2 1
-check "addresses are known" fixed_neighbours
+check "host 1 receives on CPU 1" receive_on_cpus 1 2
+check "host 2 receives on CPU 0" receive_on_cpus 2 1
+check "both hosts have permanent neighbour entries" add_neighbours
 python3 "$(dirname "$0")/retries.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 	fail "retries.py ends well" "status $?"
