@@ -18,10 +18,7 @@ check "the qdisc of host 1 hardly sends" \
 	in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 	fail "held.py ends well" "status $?"
-# QP 1 responds although its first responses stay in the queueing discipline for ever: all users of
-# the device depend on QP 1. Threads on both CPUs send the responses, so one CPU hands responses to
-# the other, QP 1's tx CPU. ARP packets would stay in the queueing discipline, too, so the neighbour
-# entries are permanent.
+# ARP packets would stay in the queueing discipline, too, so the neighbour entries are permanent.
 # add_neighbour HOST ADDRESS PEER: adds a permanent neighbour entry of PEER to HOST.
 add_neighbour() {
 	ip -n "h$1" neigh replace "$2" dev "$device" nud permanent \
@@ -40,6 +37,9 @@ send_requests() {
 }
 packets_wait() { [[ $(backlog h1 "$device") -ge 300 ]]; }
 no_packets_wait() { [[ $(backlog h1 "$device") -eq 0 ]]; }
+# QP 1 responds although its first responses stay in the queueing discipline for ever: all users of
+# the device depend on QP 1. Threads on both CPUs send the responses, so one CPU hands responses to
+# the other, QP 1's tx CPU.
 for round in {1..8}; do send_requests $round; done
 check "link del on host 1 returns while packets wait in the qdisc" link_del 1
 check "link on host 2 is deleted" link_del 2

@@ -58,7 +58,8 @@ under_ipsec() {
 for family in "${families[@]}"; do
 	for mode in transport tunnel; do under_ipsec $mode "$family"; done
 done
-# With an asynchronous cipher, xfrm does not keep the socket that the sender passes to the IP layer.
+# The same with an asynchronous cipher: xfrm then goes on without the socket that the sender has
+# passed to the IP layer.
 check "the kernel instantiates an asynchronous cipher" \
 	python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
 check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto

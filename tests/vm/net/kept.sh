@@ -8,6 +8,8 @@
 # packets to a queueing discipline that hardly sends. They stay there in the buffers that host 1
 # sent, so they stay in flight for QP 1 and for the UD QPs of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
+# Address of host 3; number of requests of a round; tx limit of QP 1 in packets (limits.rs:
+# GSI_PACKETS_IN_FLIGHT).
 readonly HOST3_V4=10.77.0.3 REQUESTS=600 GSI_TX_LIMIT=256
 
 # Creates three namespaces. eth0 of h1 is a bridge that connects h2 and h3.

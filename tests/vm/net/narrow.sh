@@ -9,6 +9,7 @@
 # redirects such packets from eth0, a veth device, to a queueing discipline of ifb0 that hardly
 # sends; then the veth pair is deleted.
 source "$(dirname "$0")/../lib/guest.sh"
+# Bytes of a datagram: more than the path MTU of 1,280; number of datagrams.
 readonly LENGTH=2048 COUNT=20
 
 narrow_path() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }

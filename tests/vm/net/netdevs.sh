@@ -134,7 +134,7 @@ done
 check "the speed of the bond's link is that of the active veth device" wait_for 5 rate_is bond1 10
 check "a pingpong completes over the bond" \
 	pingpong_over bond1 10.81.0.1 bond2 10.81.0.2 -n 50 -s 10000 -m 4096
-# bond_uses HOST WIRE: succeeds if WIRE is the active port of the host's bond.
+# bond_uses HOST PORT: succeeds if PORT is the active port of the host's bond.
 bond_uses() { [[ $(ip netns exec "h$1" cat /sys/class/net/bond0/bonding/active_slave) == "$2" ]]; }
 for host in 1 2; do ip -n h$host link set slave1 down; done
 for host in 1 2; do

@@ -39,7 +39,7 @@ released = mmap.mmap(-1, 4096)
 
 
 class Member:
-    """A UD QP of a device."""
+    """A UD QP of a device, which can attach to the group."""
 
     def __init__(self, device):
         self.context = Context(name=device)
@@ -107,8 +107,8 @@ def attach_from_r0(input_pipe, output_pipe):
 
 
 def occupy_cpu0(input_pipe, output_pipe):
-    """Waits for RTNL behind the joining process, and then keeps its CPU busy with a real-time
-    priority."""
+    """Waits for RTNL behind the attaching process. Then keeps that process's CPU busy with a
+    real-time priority, until `released` is set."""
     control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     request = struct.pack("16sh14x", b"lo", 0)
     flags, = struct.unpack_from("h", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)

@@ -26,7 +26,8 @@ from pairs import ALL, PAGE, case, cases, counter, equal, main
 # The import of order.py has registered its cases, too.
 cases.clear()
 
-# The end that sends the payload: the requester (WRITE) or the responder (READ).
+# The end that initiates a transfer: the one on h1, with a WRITE, or the one on h2, with a READ. In
+# both cases h1 sends the payload.
 LOCAL, REMOTE = 0, 1
 # Bytes of a message: more than the queueing discipline holds (6,000 bytes).
 LENGTH = 15 * PAGE
@@ -116,7 +117,7 @@ def _():
 
 def transfer_through_small_queue(opcode, sender):
     """Transfers more than the queueing discipline of eth0 of h1 holds, so that it drops packets.
-    Fails if that costs a retry. `sender` is the end of the transfer that is on h1."""
+    Fails if that costs a retry. `sender` is LOCAL or REMOTE."""
     ends = connected_pair(timeout=20, retries=0)
     before = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
     qdisc("add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "3000", "limit", "6000")
