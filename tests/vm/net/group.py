@@ -54,13 +54,13 @@ def send_to_members(members, address, device, gid_index):
 
 
 @case("group: a single member takes in each packet once")
-def alone():
+def single_member():
     for sender in SENDERS:
         equal(send_to_members(1, GROUPS[0], *sender)[0], COUNT, "packets taken in")
 
 
 @case("group: packets for several members are taken in outside of softirqs")
-def several():
+def several_members():
     for sender in SENDERS:
         for count, group in (2, GROUPS[1]), (MANY_MEMBERS, GROUPS[2]):
             equal(send_to_members(count, group, *sender), (count * COUNT, 0),
@@ -81,14 +81,14 @@ def send_to_own_host(address, gid_index, dropped):
 
 
 @case("group: datagrams of this host that another host sends back are dropped")
-def sent_back():
+def returned_datagrams_are_dropped():
     send_to_own_host(GROUPS[0], GID_INDEX, 0)
     send_to_own_host(GROUP_V6, GID_INDEX_V6, COUNT)
     send_to_own_host(GROUP_V6, GID_INDEX_LINK_LOCAL, COUNT)
 
 
 @case("group: datagrams of an ordinary socket of this host are dropped")
-def forged():
+def socket_datagrams_are_dropped():
     for source, address in (HOST, GROUPS[0]), (HOST_V6, GROUP_V6), (LINK_LOCAL, GROUP_V6):
         group, receiver = gid_at(address), Member()
         receiver.change_membership(group, attach_mcast)

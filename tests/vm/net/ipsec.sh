@@ -33,7 +33,7 @@ ipsec_has_encrypted() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(pac
 check "two hosts" hosts_up $MTU
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-hardware=$(in1 cat /sys/class/net/eth0/address)
+mac_address=$(in1 cat /sys/class/net/eth0/address)
 families=("1 32 10.77.0. 576" "2 128 fd77:: 1280")
 # under_ipsec MODE FAMILY: tests messages of this address family under IPsec in this mode. FAMILY is
 # a line of `families`: SPI, prefix length, address prefix, and path MTU of the forged message.
@@ -44,7 +44,7 @@ under_ipsec() {
 	check "long messages to $prefix arrive, mode $mode" long_messages "$prefix"
 	check "IPsec has encrypted packets to $prefix, mode $mode" ipsec_has_encrypted
 	check "a third host forges a path MTU to $prefix, mode $mode" \
-		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, mode $mode" \
 		wait_for 10 narrow "${prefix}2" "$mtu"
 	fragments=$(fragments_created)
@@ -77,7 +77,7 @@ for family in "${families[@]}"; do
 	check "a policy without keys for $prefix" ip -n h1 xfrm policy add src "${prefix}1/$bits" dst "${prefix}2/$bits" \
 		proto udp dport 4791 dir out tmpl src "${prefix}1" dst "${prefix}2" proto esp mode transport
 	check "a third host forges a path MTU to $prefix, without keys" \
-		python3 "$HERE/path_mtu.py" h2 eth0 "$hardware" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
+		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, without keys" \
 		wait_for 10 narrow "${prefix}2" "$mtu"
 	refuse "packets to $prefix are lost without keys" \

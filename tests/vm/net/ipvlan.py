@@ -41,7 +41,7 @@ def rewrite_datagrams():
 
 
 @case("datagrams to a group that a container has changed are dropped")
-def looped():
+def changed_datagrams_are_dropped():
     rewrite_datagrams()
     group, sender, member = gid_at(GROUP), Member(), Member(MEMBER_DEVICE)
     member.change_membership(group, attach_mcast)

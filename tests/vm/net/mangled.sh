@@ -44,7 +44,7 @@ check "netfilter translates the source of the first packet" send 64 1
 check "the rules of the address translation are deleted" in1 nft delete table inet nat
 count_calls dst_alloc ip6_dst_alloc
 count_calls fragment ip6_fragment
-check "datagrams complete that the helper lengthens" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
+check "datagrams that the helper lengthens complete" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
 check "each long packet has had a routing entry of its own" test "$(calls dst_alloc)" -ge 20
 check "the IPv6 layer has fragmented no packet" test "$(calls fragment)" -eq 0
 echo 0 >/sys/kernel/tracing/events/kprobes/enable

@@ -118,9 +118,9 @@ unwatch
 
 # A bond in mode active-backup with two veth pairs.
 for host in 1 2; do ip -n h$host link add bond0 type bond mode active-backup miimon 50; done
-for wire in 1 2; do
-	ip link add slave$wire netns h1 mtu 4200 type veth peer name slave$wire netns h2 mtu 4200
-	for host in 1 2; do ip -n h$host link set slave$wire master bond0; done
+for number in 1 2; do
+	ip link add slave$number netns h1 mtu 4200 type veth peer name slave$number netns h2 mtu 4200
+	for host in 1 2; do ip -n h$host link set slave$number master bond0; done
 done
 for host in 1 2; do
 	ip -n h$host addr add 10.81.0.$host/24 dev bond0
@@ -148,7 +148,7 @@ modprobe tun
 [[ -e /dev/net/tun ]] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; }
 for host in 1 2; do ip netns exec h$host ip tuntap add mode tap name tap0; done
 python3 "$PY" wire h1 h2 tap0 >/tmp/wire 2>&1 &
-WIRE=$!
+FORWARDER=$!
 check "a program connects the TAP devices" wait_for 10 grep -q ready /tmp/wire
 for host in 1 2; do
 	in$host ethtool -s tap0 speed 25000 duplex full
@@ -168,8 +168,8 @@ ip -n h1 link set tap0 down
 check "the port is down when the bond has no active port" wait_for 5 state bond1 DOWN
 check "the bond without active port raises PORT_ERR" event_arrives "IBV_EVENT_PORT_ERR"
 unwatch
-kill $WIRE
-wait $WIRE
+kill $FORWARDER
+wait $FORWARDER
 in1 rdma link del bond1
 in2 rdma link del bond2
 
@@ -180,7 +180,7 @@ for host in 1 2; do
 	ip -n h$host link set tun0 up
 done
 python3 "$PY" wire h1 h2 tun0 >/tmp/wire 2>&1 &
-WIRE=$!
+FORWARDER=$!
 check "a program connects the TUN devices" wait_for 10 grep -q ready /tmp/wire
 for host in 1 2; do
 	check "a link on a TUN device of host $host" ip netns exec h$host rdma link add tun$host type rrxe netdev tun0
@@ -200,6 +200,6 @@ check "a new speed of the TUN device raises an event" event_arrives "unexpected 
 check "the link on the TUN device shows the new speed" rate_is tun1 25
 unwatch
 for host in 1 2; do ip netns exec h$host rdma link del tun$host; done
-kill $WIRE
-wait $WIRE
+kill $FORWARDER
+wait $FORWARDER
 true

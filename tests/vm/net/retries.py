@@ -115,14 +115,14 @@ def _():
         equal(requester.status(), e.IBV_WC_SUCCESS, "status")
 
 
-def transfer_through_small_queue(opcode, sender):
+def transfer_through_small_queue(opcode, initiating_end):
     """Transfers more than the queueing discipline of eth0 of h1 holds, so that it drops packets.
-    Fails if that costs a retry. `sender` is LOCAL or REMOTE."""
+    Fails if that costs a retry. `initiating_end` is LOCAL or REMOTE."""
     ends = connected_pair(timeout=20, retries=0)
     before = [(end.counter("send_err"), end.counter("completer_retry_err")) for end in ends]
     qdisc("add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "3000", "limit", "6000")
     try:
-        initiator, target = ends if sender == LOCAL else reversed(ends)
+        initiator, target = ends if initiating_end == LOCAL else reversed(ends)
         for _ in range(4):
             initiator.transfer(opcode, target, LENGTH)
             equal(initiator.status(), e.IBV_WC_SUCCESS, "status")

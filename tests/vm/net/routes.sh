@@ -85,11 +85,11 @@ check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$
 
 # A third host forges ICMP messages that the path MTU is small. The driver obeys only the MTU of the
 # network device.
-hardware=$(in1 cat /sys/class/net/eth0/address)
+mac_address=$(in1 cat /sys/class/net/eth0/address)
 for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
 	read -r stranger victim peer mtu <<<"$words"
 	check "a third host sends a forged ICMP message about the path to $peer" \
-		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$hardware" "$stranger" "$victim" "$peer" "$mtu"
+		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$mac_address" "$stranger" "$victim" "$peer" "$mtu"
 	check "the IP layer uses the forged path MTU to $peer" wait_for 10 narrow "$peer" "$mtu"
 	check "a pingpong to $peer ignores the forged path MTU" \
 		_pingpong "$victim" "$peer" -n 50 -s 16384 -m 4096
