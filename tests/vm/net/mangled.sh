@@ -24,8 +24,15 @@ add_sip_helper() {
 		table inet nat {
 			chain post { type nat hook postrouting priority srcnat; ip6 saddr $SHORT udp dport $PORT snat ip6 to $LONG; }
 		}
+		table inet lengths {
+			counter too_long { }
+			# Priority 301: after the helper, whose priority is NF_IP6_PRI_CONNTRACK_HELPER (300).
+			chain post { type filter hook postrouting priority 301; udp dport $PORT meta length > $MTU counter name too_long; }
+		}
 	RULES
 }
+# Prints the number of packets that were longer than the network device's MTU after the helper.
+too_long() { in1 nft list counter inet lengths too_long | awk '$1 == "packets" { print $2 }'; }
 count_calls() {
 	echo "p:$1 $2" >>/sys/kernel/tracing/kprobe_events && echo 1 >"/sys/kernel/tracing/events/kprobes/$1/enable"
 }
@@ -45,6 +52,7 @@ check "the rules of the address translation are deleted" in1 nft delete table in
 count_calls dst_alloc ip6_dst_alloc
 count_calls fragment ip6_fragment
 check "datagrams that the helper lengthens complete" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
+check "the helper has lengthened each datagram beyond the MTU" test "$(too_long)" -ge 20
 check "each long packet has had a routing entry of its own" test "$(calls dst_alloc)" -ge 20
 check "the IPv6 layer has fragmented no packet" test "$(calls fragment)" -eq 0
 echo 0 >/sys/kernel/tracing/events/kprobes/enable

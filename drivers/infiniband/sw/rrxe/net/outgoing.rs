@@ -29,7 +29,7 @@ pub(crate) enum Outgoing {
         route: Option<Route>,
     },
     /// A whole frame, and the network device that sends it.
-    PacketBuilder(TxFrame, Netdev),
+    Frame(TxFrame, Netdev),
 }
 
 impl Outgoing {
@@ -51,7 +51,7 @@ impl Outgoing {
                 packet.send(route, tx_limit)
             }
             // `EAGAIN` for any error: the frame's length was compared with the MTU before.
-            Self::PacketBuilder(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
+            Self::Frame(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
         }
     }
 }

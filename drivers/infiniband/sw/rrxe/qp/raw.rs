@@ -119,7 +119,7 @@ pub(crate) fn build(
     if !flows.is_empty() && netdev.kind() != Kind::Loopback {
         flows.loop_back(qp, &frame);
     }
-    Ok(Some(Outgoing::PacketBuilder(frame, netdev)))
+    Ok(Some(Outgoing::Frame(frame, netdev)))
 }
 
 /// Counts a lost frame.
