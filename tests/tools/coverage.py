@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: host
-"""Which functions of the driver ran: coverage.py TRANSLATED OUTPUT.
+"""Prints how many functions of the driver ran in a guest, and the names of the others.
 
-TRANSLATED is what QEMU's emulation writes with `-d in_asm` and `-dfilter` for the addresses of modules: each piece of code
-once it is about to run. OUTPUT is what fuzz.sh printed with FUZZ_COVERAGE: the module's symbols are in it. Prints how
-many of the functions ran, and the names of the others. A function that was inlined everywhere has no symbol.
+usage: coverage.py TRANSLATED OUTPUT
+
+TRANSLATED is the log that QEMU's emulator (TCG) writes with `-d in_asm` and with `-dfilter` for the
+addresses of kernel modules. It has each block of code that QEMU translated because it was about to
+run. OUTPUT is the output of tests/vm/hostile/fuzz.sh with FUZZ_COVERAGE set; it has the symbols of
+the module. A function that was inlined at each call has no symbol, and is not counted.
 """
 
 import bisect
@@ -13,19 +16,20 @@ import re
 import sys
 
 SYMBOL = re.compile(r"symbol: ([0-9a-f]{16}) [tT] (\S+)\s+\[rrxe\]")
-# Glue that the compiler makes, and code that runs before and after everything.
+# Symbols that are not counted: code that the compiler generates, and code that runs when the module
+# is loaded or unloaded.
 SKIP = re.compile(r"^(__|init_module|cleanup_module|_R.*(drop_in_place|4core3fmt|_4core))|\.cold$|^[a-zA-Z.]*\d*$")
 
 
 def symbols(path):
-    """Names by their addresses."""
+    """Returns the names of the module's functions by their addresses."""
     with open(path, encoding="utf-8", errors="replace") as file:
         found = (SYMBOL.search(line) for line in file)
         return {int(match[1], 16): match[2] for match in found if match}
 
 
 def beginnings(path):
-    """The addresses that pieces of code begin at."""
+    """Returns the start addresses of the translated blocks."""
     found, begins = set(), False
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -36,7 +40,7 @@ def beginnings(path):
 
 
 def main(translated, output):
-    """Compares the two."""
+    """Compares the translated blocks with the module's symbols, and prints the result."""
     names = symbols(output)
     if not names:
         sys.exit("coverage.py: the output has no symbols")

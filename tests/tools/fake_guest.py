@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Stands in for QEMU under tools/vm/supervise.py: fake_guest.py SCENARIO -chardev socket,id=…,path=… …"""
+"""Test double for QEMU in tests of tools/vm/supervise.py (tests/suites.d/12-tools).
+
+usage: fake_guest.py SCENARIO -chardev socket,id=NAME,path=PATH...
+
+Connects to the socket of each channel, as QEMU does, and writes the bytes of the scenario.
+"""
 
 import socket
 import sys
 import time
 
 BOOTED = b"[    1.0] Run /init as init process\r\n"
-# What a guest says on its channels, in order; a number is a pause in seconds.
+# For each scenario the bytes that the guest writes to its channels, in order. A number is a pause
+# in seconds. The channel "status" carries the script's exit status and the kernel's taint flags.
 SCENARIOS = {
     "good": [("console", BOOTED), ("output", b"hello\n"), ("status", b"exit 0 taint 12288\n")],
     "three": [("output", b"\xff\x00binary\n"), ("status", b"exit 3 taint 0\n")],

@@ -1,25 +1,36 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The guest scripts, tests/vm/THEME/*.sh, and their machines.
+"""Runs the guest scripts, tests/vm/THEME/*.sh, in virtual machines, and prints their results.
 
-guests.py            runs them on the stock kernel, and those with `vm-debug: part` on the debug kernel, too
-guests.py --debug    runs them all on the debug kernel
+guests.py            runs all scripts on the stock kernel, and those with `vm-debug: part` also on
+                     the debug kernel
+guests.py --debug    runs all scripts on the debug kernel
 
-RRXE_ONLY, a regular expression of names, selects some; without --debug they run on the stock kernel only.
+Each virtual machine ("guest") is one boot by `tools/rrxe vm`. The program tests/vm/run-all runs the
+scripts of a boot one after another, and prints lines `# begin of SCRIPT` and `# end of SCRIPT`.
 
-A script says how it wants to be run in comment lines:
+RRXE_ONLY, a regular expression, selects scripts by name. Without --debug these run on the stock
+kernel only. RRXE_QUICK (`make check`) selects the scripts with `vm: quick`. RRXE_GUESTS sets the
+number of guests that run side by side.
 
-    # vm: together            it may share a boot with others of its suite (the default is a boot of its own)
-    # vm: quick               it is the one of its theme that `make check` runs
-    # vm: timeout=600         seconds for this script on a quiet machine (120 unless told)
-    # vm: env=TYPE=rxe        a setting in its environment
-    # vm: suite=testing       another Debian in the guest
-    # vm: vcpus=4  append=a+b  packages=a,b  for a boot of its own: CPUs, words of the kernel's command line, packages
-    # vm-debug: part          it is one of those that cost little and see much
-    # vm-debug: timeout=900   seconds there (SLOWNESS times those of `# vm:` unless told)
-    # vm-debug: skip why      it is not run there
+Comment lines of a script say how it is to be run:
 
-Files without a `# vm:` line are not scripts to run (libraries, helpers).
+    # vm: together            The script may share a boot with other scripts of the same Debian
+                              suite and kernel. Without this word it has a boot of its own.
+    # vm: quick               `make check` runs the script. Each theme has one such script.
+    # vm: timeout=600         Limit for the script in seconds on a quiet machine. Default: 120.
+    # vm: env=TYPE=rxe        A variable of the script's environment.
+    # vm: suite=testing       The Debian suite of the guest. Default: tools/lib/toolbox.sh, SUITE.
+    # vm: vcpus=4  mem=4G  append=a+b  packages=a,b
+                              Settings of a boot of its own: number of CPUs, memory, parameters of
+                              the kernel's command line, additional Debian packages.
+    # vm-debug: part          `make test` runs the script on the debug kernel, too. Such scripts
+                              take little time and cover much of the driver.
+    # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: SLOWNESS times the
+                              limit of `# vm:`.
+    # vm-debug: skip REASON   The script is not run on the debug kernel.
+
+Files without a `# vm:` line are libraries and helpers of scripts.
 """
 
 import argparse
@@ -35,21 +46,24 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 SCRIPTS = TOP / "tests/vm"
-# What a kernel prints when something is wrong with it, as regular expressions.
+# Regular expressions for the lines by which a kernel reports an error.
 SPLATS = [line for line in (TOP / "tools/vm/splats").read_text().splitlines() if not line.startswith("#")]
+# Limit for a boot without its scripts, in seconds, on a quiet machine.
 BOOT_SECONDS = 90
-# A limit finds a hang, and no more. Scripts name limits for a quiet machine; a busy one is several times slower.
+# Factor for all limits. The limits of scripts are for a quiet machine, and a busy machine is
+# several times slower. A limit only has to detect a hang, so that it may be far too long.
 PATIENCE = 4
-# How much longer a script takes on the debug kernel.
+# Factor by which a script takes longer on the debug kernel.
 SLOWNESS = 5
-# How many guests run side by side. A guest keeps one to two CPUs of the host busy, and one while its programs sleep.
+# Number of guests that run side by side. A guest keeps one to two CPUs of the host busy, and one
+# CPU while the guest's programs sleep.
 GUESTS = int(os.environ.get("RRXE_GUESTS") or min(2, os.cpu_count() or 1))
-# The most scripts of one boot: few enough that guests end at about the same time.
+# Maximum number of scripts in one boot. It is small so that the guests end at about the same time.
 SHARED = 10
 
 
 class Script:
-    """A guest script, how it wants to be run, and whether that is on the debug kernel."""
+    """A guest script, its settings, and the kernel (stock or debug) that it is to run on."""
 
     def __init__(self, path, debug):
         text = path.read_text()
@@ -67,11 +81,11 @@ class Script:
         self.timeout *= PATIENCE
 
     def job(self):
-        """What run-all is told of it."""
+        """Returns the script's entry of VM_JOBS (tests/vm/run-all): path, limit, environment."""
         return f"{self.path}:{self.timeout}:{self.settings.get('env', '')}"
 
     def environment(self):
-        """Settings of the machine for a boot of its own."""
+        """Returns the variables of `tools/rrxe vm` for a boot of the script's own."""
         names = {
             "vcpus": "VCPUS", "append": "RRXE_APPEND", "packages": "GUEST_PACKAGES", "suite": "GUEST_SUITE",
             "mem": "MEM",
@@ -84,17 +98,21 @@ class Script:
 
 
 def words(text, tag):
-    """The words of a script's lines with this tag."""
+    """Returns the words of all comment lines `# tag: words` of a script."""
     return [word for line in re.findall(rf"^# {tag}: *(.*)$", text, re.MULTILINE) for word in line.split()]
 
 
 def settings(line):
-    """Those that set something."""
+    """Returns the words `name=value` as a dictionary."""
     return dict(word.split("=", 1) for word in line if "=" in word)
 
 
 class Output:
-    """Lines of guests that run side by side. A script's lines are written together, when it has ended."""
+    """Buffer for the lines of one guest.
+
+    Guests run side by side. The lines of a script are written together when the script has ended,
+    so that the lines of two guests do not mix.
+    """
 
     lock = threading.Lock()
 
@@ -112,11 +130,14 @@ class Output:
 
 
 def met_stale_breakpoint(lines):
-    """Whether a guest ended at a breakpoint that was gone when the kernel looked at it.
+    """Returns whether a guest ended by a breakpoint of the kernel's code patching that was gone.
 
-    The kernel patches its code by breakpoints, and removes their handlers once each CPU has left them behind
-    (smp_text_poke_batch_finish(), arch/x86/kernel/alternative.c). A CPU that QEMU emulates on a busy host may meet one
-    later. A breakpoint that is no patch's is still in the bytes that the oops shows.
+    The kernel patches its code by temporary breakpoints (int3). It removes the handler of a
+    breakpoint once each CPU has passed it (smp_text_poke_batch_finish(),
+    arch/x86/kernel/alternative.c). A CPU that QEMU emulates on a busy host may execute such a
+    breakpoint later. The kernel then reports "Oops: int3". By that time the byte of the breakpoint
+    (cc) has been overwritten, so that the line "Code:" of the oops does not show it. A breakpoint
+    that is part of the kernel's code is still there.
     """
     oops = next((index for index, line in enumerate(lines) if "Oops: int3:" in line), None)
     if oops is None:
@@ -125,24 +146,31 @@ def met_stale_breakpoint(lines):
     return re.search(r" (?!cc)[0-9a-f]{2} <[0-9a-f]{2}>", shown) is not None
 
 
-# Faults of others' code, whatever the driver: the kernel's warning, a text of one of the ten lines from there on, and what
-# happened.
+# Bugs of kernel code outside rrxe that occur with any RDMA driver. Each entry has a regular
+# expression for the kernel's warning, a text that one of the ten lines from the warning on
+# contains, and a description.
 FAULTS_OF_OTHERS = (
-    # resolve_prepare_src(), drivers/infiniband/core/cma.c: RDS binds the identifier to the device, the device's removal
-    # changes the identifier's state, and RDS resolves the address.
+    # resolve_prepare_src(), drivers/infiniband/core/cma.c: RDS binds the rdma_cm identifier to the
+    # device. The device's removal changes the identifier's state. Then RDS resolves the address.
     (r".* at rdma_resolve_addr\+", "rds_connect_worker", "RDS connected while its device went"),
-    # nvmet_port_subsys_drop_link() destroys the identifier that listens under nvmet_config_sem, and a command that comes
-    # before its connection is established takes that in the handler of another identifier. Lockdep has one class for the
-    # mutexes of both, and looks for nothing more after its report: it sees one such fault in a boot.
+    # nvmet_port_subsys_drop_link() destroys the listening rdma_cm identifier with nvmet_config_sem
+    # held. A command that arrives before its connection is established takes nvmet_config_sem in
+    # the handler of another identifier. Lockdep has one class for the mutexes of both identifiers.
+    # Lockdep stops after its first report, so it finds one such fault in a boot.
     (r"possible circular locking dependency", "(nvmet_config_sem)", "nvmet took its locks in two orders"),
-    # rds_trans_get_preferred(), net/rds/transport.c, holds rds_trans_sem while rds_ib_laddr_check() destroys an identifier, and
-    # takes it in the handler of another one.
+    # rds_trans_get_preferred(), net/rds/transport.c, holds rds_trans_sem while rds_ib_laddr_check()
+    # destroys an rdma_cm identifier. RDS also takes rds_trans_sem in the handler of another
+    # identifier.
     (r"possible circular locking dependency", "(rds_trans_sem)", "RDS took its locks in two orders"),
 )
 
 
 def met_fault_of_others(lines):
-    """What happened, if a guest met one of the faults of others' code and nothing else is the matter; or None."""
+    """Returns the description of the fault of FAULTS_OF_OTHERS that alone made a guest fail.
+
+    Returns None if no such fault occurred, if a check other than "the kernel is well" failed, if
+    the kernel reported another error, or if a script did not end.
+    """
     failures = [line for line in lines if line.startswith("not ok")]
     names = [set(re.findall(rf"^# {word} of (\S+)", "".join(lines), re.MULTILINE)) for word in ("begin", "end")]
     if not failures or not all("the kernel is well" in line for line in failures) or names[0] != names[1]:
@@ -163,15 +191,18 @@ def met_fault_of_others(lines):
 
 
 def excused(lines, why):
-    """The lines of a guest that met a fault of others' code, without the failure."""
+    """Returns the lines of a guest with each failed result turned into a skipped one."""
     return [re.sub("^not (ok - .*)", rf"\1 # SKIP {why}", line) for line in lines]
 
 
 def boot(scripts, slot, again=True):
-    """Run scripts in one boot; report the one that the guest did not live to finish. One that the emulator ended
-    is run `again`, once. A fault of others' code is no failure.
+    """Runs scripts in one boot and writes their lines.
 
-    Returns whether all went well, and those scripts that were not begun.
+    A script that had not ended when the guest ended is reported as failed. If the guest ended by a
+    stale breakpoint (met_stale_breakpoint()) and `again` is true, the scripts that had not ended
+    are run in one more boot. A fault of FAULTS_OF_OTHERS does not count as a failure.
+
+    Returns whether the guest succeeded, and a list of the scripts that were not begun.
     """
     debug = scripts[0].debug
     environment = os.environ | scripts[0].environment() | {
@@ -219,13 +250,13 @@ def boot(scripts, slot, again=True):
 
 
 def scripts_of(debug, only=""):
-    """The scripts whose names match, for one of the kernels."""
+    """Returns the scripts whose names match `only`, for the debug or the stock kernel."""
     scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*/*.sh"), key=lambda path: path.name)]
     return [script for script in scripts if script.words and re.search(only, script.name)]
 
 
 def chosen(debug):
-    """The scripts that are wanted."""
+    """Returns the scripts that RRXE_ONLY and RRXE_QUICK select."""
     only = os.environ.get("RRXE_ONLY", "")
     scripts = scripts_of(debug, only)
     if os.environ.get("RRXE_QUICK"):
@@ -236,7 +267,11 @@ def chosen(debug):
 
 
 def groups(scripts):
-    """The scripts of each boot. Those that may share one share it with at most SHARED of their kernel and suite."""
+    """Distributes scripts over boots and returns a list of scripts for each boot.
+
+    Scripts with `vm: together` share boots of at most SHARED scripts with the same kernel and the
+    same Debian suite.
+    """
     shared, boots = {}, []
     for script in scripts:
         if "together" in script.words:
@@ -246,12 +281,12 @@ def groups(scripts):
     for members in shared.values():
         count = -(-len(members) // SHARED)
         boots += [members[first::count] for first in range(count)]
-    # The long ones first, so that no guest runs alone for long at the end.
+    # Long boots start first, so that at the end no guest runs alone for long.
     return sorted(boots, key=lambda members: -sum(script.timeout for script in members))
 
 
 def run(scripts):
-    """Run scripts in several guests side by side; the status to exit with."""
+    """Runs scripts in GUESTS guests side by side, and returns the exit status."""
     for script in scripts:
         if script.skip:
             print(f"ok - {script.name.removesuffix('.sh')} # SKIP {script.skip}", flush=True)
