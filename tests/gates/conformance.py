@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Reads Documentation/conformance.rst: does each row have a state, and does each test that it names exist?
+"""Checks the tables of Documentation/conformance.rst.
 
-A row is an item of a list-table with three cells: a feature, its state, the tests. A test is named in double
-backquotes in one of these ways:
+Each row must have a known state, and each test that it names must exist. A row is an item of a
+list-table with three cells: a feature, its state, and the tests that show it. A test is named in
+double backquotes in one of these ways:
 
     data.sh                 a guest script, tests/vm/*/data.sh
     30-sim                  a suite, tests/suites.d/30-sim
     engine: a_name          a test function of rust/roce
-    kunit: a_name           a case of tests/kunit or of rust/rdma
+    kunit: a_name           a KUnit case of tests/kunit or of rust/rdma
     rrxe-check: some words  a check of tests/verbs/src/bin/rrxe-check
-    pyverbs: test_name      a test of rdma-core's, or a module; it must not be among those that rrxe lacks
+    pyverbs: test_name      a test or a test module of rdma-core; it must not be in the list of
+                            tests that rrxe does not pass yet, tests/vm/programs/pyverbs/not-yet
 """
 
 import re
@@ -21,12 +23,12 @@ ROW = re.compile(r"^   \* - (.*?)\n     - (.*?)\n     - ?(.*?)(?=^   \* - |^\S|\
 
 
 def text_of(top, folder, suffix):
-    """The text of all files below a folder."""
+    """Returns the text of all files with this suffix below a folder."""
     return "\n".join(path.read_text() for path in sorted((top / folder).rglob(f"*{suffix}")))
 
 
 class Tests:
-    """The tests that there are."""
+    """The tests of the repository."""
 
     def __init__(self, top):
         self.top = top
@@ -38,7 +40,7 @@ class Tests:
         self.lacking = not_yet.read_text() if not_yet.exists() else ""
 
     def exists(self, name):
-        """Whether there is a test of this name."""
+        """Returns whether there is a test of this name."""
         kind, _, rest = name.partition(": ")
         if kind == "engine":
             return re.search(rf"\bfn {re.escape(rest)}\(", self.engine) is not None
@@ -55,7 +57,7 @@ class Tests:
 
 
 def complaints(top):
-    """What is wrong with the document."""
+    """Returns a message for each error of the document."""
     if not (top / DOCUMENT).exists():
         return [f"{DOCUMENT} is missing"]
     rows, tests, found = ROW.findall((top / DOCUMENT).read_text()), Tests(top), []

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The engine's generic code, compiled for a host about which the compiler knows nothing, as the
-//! kernel compiles it. The gate looks for panics among what the object refers to.
+//! Instances of the generic code of the protocol engine (rust/roce), for a gate that looks for
+//! panics.
+//!
+//! The gate `no_panic_symbols` (tests/gates/gates.py) compiles this file as the kernel does, and
+//! fails if the object file refers to a panicking function. The host that the engine calls is
+//! opaque: the compiler cannot see which values it returns, and so cannot drop branches of the
+//! engine.
 
 #![no_std]
 
@@ -20,7 +25,8 @@ use roce::wc::{RecvWc, SendWc, WcStatus};
 use roce::wire::packet::Packet;
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
-/// Answers whatever lies in it.
+/// Implementation of the engine's host traits. Each method returns the value of a field, which
+/// `black_box` hides from the optimiser.
 #[derive(Debug)]
 pub struct Opaque {
     send: Fetch<SendWr>,

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The static gates: rules that hold for every line, checked without running it.
+"""Static checks ("gates") of the source tree. The code is not run.
 
-Each gate is a function that takes the repository's root and returns a list of complaints. Prints a line
-`ok - name` or `not ok - name` for each; `selftest.py` shows that each of the text gates can fail.
+Each gate is a function that takes the root of the repository and returns a list of messages, one
+for each violation. The first line of its docstring is its name in the output. The program prints
+`ok - gate: NAME` or `not ok - gate: NAME` for each gate. The text gates read the sources only; the
+tool gates call compilers and linters. `selftest.py` shows that each gate can fail.
 """
 import os
 import re
@@ -26,7 +28,7 @@ MAX_LINES = 640
 
 
 def run(top, command, **environment):
-    """The complaints of a tool: its output's end where it fails."""
+    """Runs a tool; returns the last 60 lines of its output if it fails, and no line otherwise."""
     try:
         result = subprocess.run(
             command, cwd=top, env=os.environ | environment, text=True,
@@ -62,7 +64,7 @@ def shell(top):
         str(path) for path in sources.files(top)
         if re.match(rb"#!.*\b(?:ba)?sh\b", (top / path).read_bytes()[:40])
     ]
-    # SC2034: a variable may be set for the library that the script sources.
+    # SC2034 (unused variable): a script may set a variable for the library that it sources.
     command = ["shellcheck", "--severity=warning", "--exclude=SC2034", *paths]
     return run(top, command) if paths else ["no shell scripts found"]
 
@@ -83,7 +85,8 @@ def forbidden_unsafe(top):
         if "#![forbid(unsafe_code)]" not in (top / root).read_text().splitlines()
     ]
     for path in sources.rust(top):
-        # Test programs for user space call libibverbs and make system calls: they can't do without.
+        # The provider and the test programs for user space call libibverbs and make system calls,
+        # which takes unsafe code.
         if not str(path).startswith((*sources.UNSAFE_CRATES, "librrxe/provider/", "tests/verbs/", "tests/fuzz/src/sys.rs", "tests/fuzz/src/stats.rs")):
             complaints += sources.places(path, sources.code((top / path).read_text()), r"\bunsafe\b")
     return complaints
@@ -107,7 +110,10 @@ def justified_unsafe(top):
 
 
 def implements_trait(lines, number):
-    """Whether this line lies in an `impl Trait for Type`: the trait says what is to be kept then."""
+    """Returns whether a line lies in an `impl Trait for Type`.
+
+    There the `# Safety` section is in the documentation of the trait.
+    """
     indent = len(lines[number]) - len(lines[number].lstrip())
     for line in reversed(lines[:number]):
         if line.strip() and len(line) - len(line.lstrip()) < indent:
@@ -116,7 +122,10 @@ def implements_trait(lines, number):
 
 
 def explained(lines, number, wanted):
-    """Whether the comment above the statement that this line belongs to holds what is wanted."""
+    """Returns whether the comment above the statement of a line matches the pattern `wanted`.
+
+    A comment with SAFETY at the end of the line itself counts, too.
+    """
     at = number - 1
     if wanted == "SAFETY:" and re.search(r"//.*SAFETY:", lines[number]):
         return True
@@ -199,7 +208,8 @@ def one_abi_room(top):
         if not str(path).startswith("rust/rdma/") or str(path).startswith(("rust/rdma/abi", "rust/rdma/trace.rs")):
             continue
         for number, line in enumerate((top / path).read_text().splitlines(), 1):
-            # Names of lock classes and of KUnit suites are for people.
+            # String literals (names of lock classes) and names of KUnit suites may have the name
+            # of the driver: they are texts for people.
             known = re.sub(r'c?"[^"]*"|kunit_tests\(\w+\)', "", line)
             if re.search(r"r?rxe", known, re.I):
                 complaints.append(f"{path}:{number}: {line.strip()}")
@@ -238,7 +248,7 @@ TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 
 
 def unsafe_count(top):
-    """How many unsafe blocks and impls the module has."""
+    """Returns the number of unsafe blocks and impls of the kernel module."""
     return sum(
         len(re.findall(r"\bunsafe\s*(?:\{|impl\b)", sources.code((top / path).read_text())))
         for path in sources.kernel_rust(top)

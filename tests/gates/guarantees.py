@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of other code's guarantees in Documentation/safety.rst, against the comments that rely on them.
+"""Compares the table "Guarantees of others" of Documentation/safety.rst with the source comments.
 
-A row's first cell holds claims in double quotes, worded as in the comments; `*` stands for any words. Each
-sentence of a comment that relies on the kernel must hold a claim of the table, and each claim must occur.
+Comments of the kernel crates and Documentation/locking.rst rely on guarantees of ib_core and of
+other kernel code. The table says which kernel code upholds each guarantee. The first cell of a row
+has claims in double quotes, in the words of the comments; `*` stands for any words. Each sentence
+that relies on other code must contain a claim of the table, and each claim must occur in a
+sentence.
 """
 import re
 from pathlib import Path
@@ -12,12 +15,14 @@ import sources
 TABLE = Path("Documentation/safety.rst")
 HEADING = "Guarantees of others"
 RST = (Path("Documentation/locking.rst"),)
-# Others that a SAFETY or INVARIANT comment may rely on.
+# Names of other code. A sentence of a SAFETY or INVARIANT comment with such a name relies on that
+# code.
 OTHERS = re.compile(
     r"\b(?:ib_core|[Tt]he core|uverbs|HMM|[Nn]otifier|[Nn]etwork stack|[Tt]he stack|UDP (?:calls|layer)|IP and UDP layers"
     r"|netlink|nldev|RTNL|RCU keeps|vfree|vhost_task_\w+|[Nn]amespace lives|[Cc]onsumer|[Ee]xporter|sysfs)\b"
 )
-# Any other comment relies on them when it says that they do something that locks or lifetimes depend on.
+# Subjects and verbs of promises about locks and lifetimes. A sentence of any other comment relies
+# on other code only if it contains such a promise.
 PROMISES = re.compile(
     r"\b(?:ib_core|uverbs|[Tt]he core|HMM|nldev|[Nn]etlink(?: dump)?|[Nn]etwork stack)(?: \w+)?"
     r" (?:excludes?|holds?|keeps?|waits?|locks?|destroys|stops|counts|frees|tells|lets|asks|calls (?:no|all)"
@@ -26,7 +31,7 @@ PROMISES = re.compile(
 
 
 def claims(top):
-    """The claims of the table, with the lines that they are on."""
+    """Returns the claims of the table, without their double quotes."""
     if not (top / TABLE).is_file():
         return []
     text = (top / TABLE).read_text()
@@ -37,13 +42,13 @@ def claims(top):
 
 
 def pattern(claim):
-    """What a claim matches: its words, with any words for each `*`."""
+    """Returns the regular expression for a claim, in which `*` matches any words."""
     words = [r".+?" if word == "*" else re.escape(word) for word in re.split(r"(\*)", claim)]
     return re.compile("".join(words))
 
 
 def comments(text):
-    """(line, text) of each block of comment lines."""
+    """Yields the number of the first line and the text of each block of comment lines."""
     lines, start, block = text.splitlines(), 0, []
     for number, line in enumerate([*lines, ""], 1):
         if match := re.match(r"\s*//[/!]?\s?(.*)", line):
@@ -55,14 +60,14 @@ def comments(text):
 
 
 def sentences(text):
-    """The parts of a text between full stops, colons, semicolons and empty lines."""
+    """Yields the parts of a text between full stops, colons, semicolons and empty lines."""
     for paragraph in re.split(r"\n\s*\n", text):
         for sentence in re.split(r"(?<=[.;:])\s", " ".join(paragraph.split())):
             yield sentence.strip()
 
 
 def relying(top):
-    """(place, sentence) of all that rely on others."""
+    """Yields (path and line, sentence) for each sentence that relies on other code."""
     for path in sources.kernel_rust(top):
         if not str(path).startswith(("rust/rdma", "drivers")):
             continue
@@ -79,7 +84,7 @@ def relying(top):
 
 
 def complaints(top):
-    """What is missing in the table, and what of it nobody relies on."""
+    """Returns a message for each sentence without a claim and each claim without a sentence."""
     known = {claim: pattern(claim) for claim in claims(top)}
     used, found = set(), []
     for place, sentence in relying(top):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The messages of commits: subject, body, sign-off."""
+"""Checks the messages of commits: subject, body and sign-off."""
 import re
 import subprocess
 
-# Older commits are as they are.
+# The parent of the first commit that is checked. Older commits do not follow the rules.
 BASE = "57ae254419c822b319f7485597846e07b6db083c"
 PARTS = "roce|rdma|rrxe|librrxe|tests|tools|docs|ci"
 SUBJECT = re.compile(rf"(?:{PARTS})(?:, (?:{PARTS}))*: (?:[a-z_]+(?:, [a-z_]+)*: ){{0,2}}[A-Z].*[^.]")
 
 
 def faults(message):
-    """What is wrong with the message of a commit."""
+    """Yields a text for each rule that the message of a commit breaks."""
     subject, _, body = message.partition("\n")
     prose = re.sub(r"^[A-Z][\w-]+: .*$", "", body, flags=re.M).strip()
     if len(subject) > 72 or not SUBJECT.fullmatch(subject):
@@ -24,14 +24,17 @@ def faults(message):
 
 
 def git(top, *arguments):
-    """What git prints, or None where it fails."""
+    """Returns the output of git, or None if git fails."""
     result = subprocess.run(
         ["git", "-c", "safe.directory=*", *arguments], cwd=top, text=True, capture_output=True, check=False)
     return result.stdout if result.returncode == 0 else None
 
 
 def complaints(top):
-    """What is wrong with the commits since `BASE`; with the newest one where a clone is too shallow to have that."""
+    """Returns a message for each broken rule of the commits since `BASE`.
+
+    If the clone is too shallow to have `BASE`, only the newest commit is checked.
+    """
     if not (top / ".git").exists():
         return []
     known = git(top, "merge-base", "--is-ancestor", BASE, "HEAD") is not None

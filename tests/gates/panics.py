@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Finds where object files can panic: references to core's panicking functions, with their source.
+"""Finds the code of object files that can panic.
 
-What the kernel's own crate brings along when it is inlined (a vector's growth, say) isn't counted: its
-authors answer for it. An overflow belongs to the innermost inlined function, and any other panic to the
-innermost one outside `core`, which called for something that `core` refuses.
+Prints each reference to a panicking function of Rust's `core`, with the functions whose code it is
+in. Only panics of this project's crates count. Code of the `kernel` crate that was inlined into
+them (such as the growth of a vector) does not count. An arithmetic overflow belongs to the crate of
+the innermost inlined function. Any other panic belongs to the crate of the innermost function
+outside `core`, because that function called `core` with arguments that `core` refuses.
 
-usage: panics.py OBJECT...              exit status 1 if there is any
+usage: panics.py OBJECT...              exit status 1 if it finds a panic
 """
 import re
 import subprocess
@@ -19,7 +21,7 @@ OURS = ("roce", "rdma", "rrxe")
 
 
 def references(path):
-    """(section, offset, symbol) of each reference to a panic in code."""
+    """Returns (section, offset, symbol) of each relocation in code that refers to a panic."""
     text = subprocess.check_output(["objdump", "-r", path], text=True)
     section, found = "", []
     for line in text.splitlines():
@@ -31,20 +33,20 @@ def references(path):
 
 
 def frames(path, section, offset):
-    """The functions of an address, from the innermost inlined one outwards, with their lines."""
+    """Returns the functions at an address with their source lines, the innermost inlined first."""
     command = ["addr2line", "-Cfis", f"--section={section}", "-e", path, offset]
     lines = subprocess.check_output(command, text=True).split("\n")[:-1]
     return [f"{name} ({place})" for name, place in zip(lines[::2], lines[1::2])]
 
 
 def crate(frame):
-    """The crate of a function; methods of slices and numbers are core's."""
+    """Returns the crate of a function. Methods of slices and numbers belong to `core`."""
     match = re.match(r"<?(\w+)(?:\[\w+\])?::", frame)
     return match[1] if match else "core"
 
 
 def culprit(symbol, inlined):
-    """The crate that answers for a panic."""
+    """Returns the crate that a panic belongs to."""
     crates = [crate(frame) for frame in inlined]
     if "panic_const" in symbol:
         return crates[0]
@@ -52,10 +54,11 @@ def culprit(symbol, inlined):
 
 
 def complaints(paths):
-    """One line for each place of our own in these objects that can panic.
+    """Returns a line for each place in this project's crates that can panic.
 
-    An address without a line number is a panic shared by several places, each of which stands for itself
-    in a build without that sharing, or comes from one that does have a line.
+    An address without a line number is skipped. The compiler merged the panics of several places
+    into it. In a build without merging each of them has its own address. A merged panic may also
+    belong to a place that does have a line number.
     """
     found = []
     for path in paths:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The tables of Documentation/reference.rst, against the source.
+"""Compares the tables of Documentation/reference.rst with the source.
 
-The first cell of a row is a name in double backquotes. Each table names exactly what the source defines; the second cell of a
-module parameter is its default.
+The tables list the counters, tracepoints, module parameters and work queues of the driver. The
+first cell of a row is a name in double backquotes. Each table must have the names that the source
+defines, and no others. The second cell of a module parameter must be its default.
 """
 import re
 from pathlib import Path
@@ -15,7 +16,11 @@ ROW = re.compile(r"^   \* - ``(\w+)``\n     - (\S+)", re.M)
 
 
 def tables(text):
-    """The rows of the tables whose titles begin alike: the first word of the title, then {name: second cell's first word}."""
+    """Returns the rows of all tables as {first word of the title: {name: second cell}}.
+
+    The second cell is cut after its first word. Tables whose titles begin with the same word are
+    merged.
+    """
     found = {}
     for title, body in TABLE.findall(text):
         found.setdefault(title.split()[0], {}).update(ROW.findall(body))
@@ -23,12 +28,15 @@ def tables(text):
 
 
 def read(top, path):
-    """The text of a file, or none."""
+    """Returns the text of a file, or an empty text if there is no such file."""
     return (top / path).read_text() if (top / path).is_file() else ""
 
 
 def defined(top):
-    """What the source defines, as `tables` returns it; None where the second cell is free text."""
+    """Returns the names that the source defines, in the form that `tables` returns.
+
+    The second cell is None where it is free text.
+    """
     counters = re.findall(r'CounterName::new\(c"(\w+)"\)', read(top, DRIVER / "device/stats.rs"))
     events = re.findall(r"^(?:TRACE_EVENT\(|DEFINE_EVENT\(\w+, )(\w+)", read(top, EVENTS), re.M)
     parameters = re.findall(r"^ {8}(\w+): u32 \{\s+default: (\d+),", read(top, DRIVER / "lib.rs"), re.M)
@@ -43,7 +51,7 @@ def defined(top):
 
 
 def complaints(top):
-    """What a table lacks, has too much, or has wrong."""
+    """Returns a message for each missing row, each superfluous row and each wrong default."""
     written = tables(read(top, DOCUMENT))
     found = []
     for kind, names in defined(top).items():

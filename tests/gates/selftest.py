@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Shows that each gate can fail, and that it doesn't fail without cause.
+"""Tests of the gates (gates.py): each gate reports violations, and nothing else.
 
-Each case puts a small repository together, complete and blameless but for one file, and names the gates
-that must complain about it: all others must not.
+Each case of CASES makes a small repository, which breaks no rule except by the files of the case,
+and names the gates that must report it. All other gates must report nothing. OBJECTS tests
+panics.py with object files, and MESSAGES tests history.py with messages of commits.
 """
 import os
 import subprocess
@@ -48,7 +49,7 @@ def table(state, tests):
 
 
 def mutant(text, *tests):
-    """A list of mutants with one that changes this text of the engine."""
+    """Returns a mutants.py with one mutant, which replaces this text of the engine."""
     script = f"# SPDX-License-Identifier: GPL-2.0\nMUTANTS = [{('a', 'lib.rs', text, 'b', *tests)!r}]\n"
     return {"tests/sim/mutants.py": script}
 
@@ -60,7 +61,7 @@ SAFETY = (
 
 
 def relies(comment, claim=None):
-    """A block that is sound by this comment, and a table of that claim."""
+    """Returns a source with an unsafe block below this comment, and a table with this claim."""
     text = rdma(f"fn f() {{\n    // {comment}\n    unsafe {{ g() }}\n}}\n")
     return text | ({"Documentation/safety.rst": SAFETY.format(claim)} if claim else {})
 
@@ -71,7 +72,7 @@ PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default:
 
 
 def reference(*rows, title="Counters of a device"):
-    """A page of reference with these rows, each a name and a text."""
+    """Returns a reference.rst whose table has these rows, each a name and a text."""
     lines = "".join(f"   * - ``{name}``\n     - {text}\n" for name, text in rows)
     return {"Documentation/reference.rst": REFERENCE.replace("Counters of a device", title) + lines}
 
@@ -145,9 +146,10 @@ CASES = {
 
 
 def complaining(changes, expected):
-    """What each gate complains about in the tree with these files changed.
+    """Returns the messages of each gate that reports something about GOOD with these changes.
 
-    The gates that start compilers take part only where one of them, or none at all, is expected to.
+    The gates that start compilers are slow. They run only if one of them is expected to report
+    something, or if no gate is.
     """
     tools = not expected or {gate.__name__ for gate in gates.TOOL_GATES}.intersection(expected)
     asked = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())
@@ -171,7 +173,7 @@ OBJECTS = {
 
 
 def panicking(text):
-    """What the look at the module's object code finds in such a crate."""
+    """Compiles a crate named `rdma` of this text; returns the panics that panics.py finds in it."""
     with tempfile.TemporaryDirectory() as folder:
         source, built = Path(folder) / "lib.rs", Path(folder) / "lib.o"
         source.write_text("#![no_std]\n#[inline(never)]\n" + text)

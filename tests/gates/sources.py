@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The project's own source files, and Rust text with its comments, strings and tests taken out."""
+"""Lists the source files of the project, and removes comments, strings and tests from Rust text."""
 import re
 from pathlib import Path
 
@@ -21,7 +21,10 @@ TOKEN = re.compile(
 
 
 def files(top):
-    """Every source file, relative to `top`: known names and suffixes, and scripts without one."""
+    """Returns all source files, relative to `top`.
+
+    These are files with known names, files with known suffixes, and scripts without a suffix.
+    """
     found = [Path(name) for name in TOP_FILES if (top / name).is_file()]
     for place in PLACES:
         for path in sorted((top / place).rglob("*")):
@@ -43,7 +46,7 @@ def rust(top):
 
 
 def kernel_rust(top):
-    """Rust that ends up in the module: not the files that only tests compile."""
+    """Returns the Rust files of the kernel module, without the files that only tests compile."""
     return [path for path in rust(top) if in_kernel(path) and not is_test(top, path)]
 
 
@@ -52,7 +55,7 @@ def in_kernel(path):
 
 
 def is_test(top, path):
-    """Whether some parent module declares this file, or a folder above it, under cfg(test)."""
+    """Returns whether a parent module declares this file, or a folder above it, for tests only."""
     parts = path.with_suffix("").parts
     for depth in range(1, len(parts)):
         folder, name = top.joinpath(*parts[:depth]), parts[depth]
@@ -68,17 +71,20 @@ def declared_for_tests(text, name):
 
 
 def blank(match):
-    """As much white space, so that lines keep their numbers and columns."""
+    """Returns blanks in place of a match, so that the text behind it keeps its columns."""
     return re.sub(r"[^\n]", " ", match[0])
 
 
 def code(text):
-    """Rust text without comments, strings and character literals."""
+    """Returns Rust text with comments, strings and character literals replaced by blanks."""
     return TOKEN.sub(blank, text)
 
 
 def kernel_code(text):
-    """What the kernel's build of a file can execute: `code` without tests and constant evaluation."""
+    """Returns the code of a file that runs in the kernel.
+
+    This is `code` without tests and without code that is evaluated at compile time.
+    """
     text = code(text)
     for start in (
         r"#\[cfg\((?:test|CONFIG_\w*KUNIT\w*)\)\][^{;]*\{",
@@ -91,7 +97,7 @@ def kernel_code(text):
 
 
 def without_blocks(text, start):
-    """Blanks each region that begins as `start` does, to the brace that closes it."""
+    """Replaces each block whose beginning matches `start`, up to its closing brace, by blanks."""
     at = 0
     while match := re.compile(start, re.S).search(text, at):
         depth, end = 1, match.end()
@@ -104,7 +110,7 @@ def without_blocks(text, start):
 
 
 def places(path, text, pattern):
-    """`file:line: what` for each match."""
+    """Returns `file:line: text` for each match of a pattern."""
     return [
         f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0].strip()}"
         for match in re.finditer(pattern, text)

@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""How much of the kernel's stack lies below the network stack when the module sends a packet.
+"""Measures how much of the kernel stack the module uses when it calls the network stack to send.
 
-Container administrators can have the network stack call itself for one packet; its limits leave the rest of the stack, of
-16 KiB on x86-64, to those who send first (drivers/infiniband/sw/rrxe/net/outgoing.rs). This finds the calls from each function
-that nobody in the module calls directly to those that send, and adds up their frames. Calls by pointers are not seen.
+The kernel stack has 16 KiB on x86-64. A container's administrator can configure network devices so
+that the network stack calls itself recursively for one packet. The recursion limits of the network
+stack leave the rest of the kernel stack to its first caller
+(drivers/infiniband/sw/rrxe/net/outgoing.rs). This program disassembles the module. It follows the
+direct calls from each function that no other function of the module calls directly to the functions
+that send a packet, and adds up the stack frames on the way. It does not see calls by pointers.
 
-usage: stack.py MODULE                  exit status 1 if there is too much
+usage: stack.py MODULE                  exit status 1 if a path takes more than MOST bytes
 """
 import re
 import subprocess
 import sys
 
-# What a UDP socket takes from the system call to the IP layer is about as much.
+# Limit for the stack frames of one path, in bytes. A UDP socket takes about as much of the stack
+# from the system call to the IP layer.
 MOST = 2048
 SENDS = {"ip_local_out", "ip6_local_out", "__dev_queue_xmit"}
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
@@ -23,7 +27,7 @@ DIRECT = re.compile(r"\b(?:call|jmp)\s+[0-9a-f]+ <([^+>]+)>")
 
 
 def functions(module):
-    """The bytes of each function's frame, return address included, and which functions it calls."""
+    """Returns for each function the bytes of its frame with the return address, and its callees."""
     text = subprocess.check_output(["objdump", "-dr", "--no-show-raw-insn", module], text=True)
     frames, calls, name = {}, {}, None
     for line in text.splitlines():
@@ -42,7 +46,7 @@ def functions(module):
 
 
 def senders(calls):
-    """The functions from which calls lead to one that sends."""
+    """Returns the functions from which direct calls lead to a function of SENDS."""
     found, size = set(SENDS), 0
     while len(found) > size:
         size = len(found)
@@ -51,7 +55,10 @@ def senders(calls):
 
 
 def deepest(name, frames, calls, leading, above=frozenset()):
-    """The most bytes from a function to one that sends, and the functions on that way."""
+    """Returns the path from a function to one of SENDS that takes most stack: bytes and functions.
+
+    `above` holds the functions that are already on the path. Returns None if there is no path.
+    """
     if name in SENDS:
         return 0, [name]
     ways = [deepest(called, frames, calls, leading, above | {name})
