@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What only the kernel's own managers ask of devices and ports. */
+/*
+ * Operations on devices and ports that ib_core and its managers call, and user space cannot:
+ * ib_modify_device(), ib_modify_port(), and the end of a device whose network device is gone. The
+ * device is on a dummy network device (link.h).
+ */
 #include <linux/delay.h>
 #include <rdma/ib_mad.h>
 
@@ -23,13 +27,19 @@ static struct ib_port_attr port_of(struct kunit *test, struct ib_device *device)
 	return attr;
 }
 
-/* A device goes, although its network device went while nobody could count the device. */
+/*
+ * The driver's device is unregistered when its network device leaves the network namespace, even
+ * if ib_device_try_get() failed at that time because ib_core was moving the device.
+ */
 static void goes_with_its_network_device(struct kunit *test)
 {
 	rrxe_link_lose_netdev(test, rrxe_link_up(test));
 }
 
-/* The GUID of the system image and the description change as one, or neither does. */
+/*
+ * ib_modify_device() changes the GUID of the system image and the description of the node. With an
+ * unknown bit (1 << 2) in the mask it changes neither of them.
+ */
 static void changes_the_system_image_guid(struct kunit *test)
 {
 	struct ib_device_modify change = { .sys_image_guid = GUID, .node_desc = "of a manager" };
@@ -52,7 +62,7 @@ static void changes_the_system_image_guid(struct kunit *test)
 	rrxe_link_down(test, device);
 }
 
-/* A port has the capabilities that its kernel consumers declare. */
+/* A port has the capabilities that kernel consumers set by ib_modify_port(), as ib_cm does. */
 static void declares_capabilities(struct kunit *test)
 {
 	struct ib_port_modify both = { .set_port_cap_mask = IB_PORT_SNMP_TUNNEL_SUP |
@@ -65,9 +75,8 @@ static void declares_capabilities(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
 			IB_PORT_CM_SUP | both.set_port_cap_mask);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, 0, &one), 0);
-	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
-			IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
-	/* What isn't there to be changed. */
+	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
+	/* The driver refuses changes that it does not support, and a port that does not exist. */
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_SHUTDOWN, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_INIT_TYPE, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 2, 0, &both), -EINVAL);
@@ -76,9 +85,12 @@ static void declares_capabilities(struct kunit *test)
 	rrxe_link_down(test, device);
 }
 
-/* Sends @times datagrams with a wrong Q_Key, and waits until the port has counted them. */
-static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2],
-		    struct ib_ah *ah, u32 times, u32 counted)
+/*
+ * Sends `times` datagrams with a Q_Key that is not the receiver's, and waits until the port's
+ * counter of Q_Key violations is `counted`.
+ */
+static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2], struct ib_ah *ah, u32 times,
+		    u32 counted)
 {
 	struct ib_sge sge = piece(stage, stage->source, 100);
 	struct request sent;
@@ -105,7 +117,7 @@ static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const
 	KUNIT_EXPECT_EQ(test, port_of(test, stage->device).qkey_viol_cntr, counted);
 }
 
-/* A port counts Q_Key violations until it is told to begin anew. */
+/* A port counts Q_Key violations until ib_modify_port() resets the counter. */
 static void counts_violations(struct kunit *test)
 {
 	struct ib_port_modify nothing = {};

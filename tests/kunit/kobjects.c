@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What of objects only drivers on top of ib_core ask for. */
+/*
+ * Features of objects that only kernel consumers can use: CQ moderation, SG_GAPS regions, the
+ * device's local_dma_lkey, resized SRQs, and QPs without loopback of their multicast packets.
+ */
 #include <linux/ktime.h>
 
 #include "stage.h"
 
-/* In microseconds. */
+/* Moderation of the CQ: its period in microseconds, and its number of completions. */
 #define PERIOD 60000
 #define COUNT 4
 
-/* Microseconds until the last of `count` empty WRITEs has completed. */
+/* Returns the microseconds until the last of `count` empty RDMA WRITEs has completed. */
 static s64 time_writes(struct kunit *test, struct stage *stage, int count)
 {
 	struct request requests[COUNT];
@@ -26,7 +29,10 @@ static s64 time_writes(struct kunit *test, struct stage *stage, int count)
 	return ktime_us_delta(ktime_get(), began);
 }
 
-/* The kernel is told of few completions when their time has passed, of many at once. */
+/*
+ * A moderated CQ notifies its consumer of fewer than COUNT completions after PERIOD, and of COUNT
+ * completions at once. Without moderation it notifies of each completion at once.
+ */
 static void moderates(struct kunit *test)
 {
 	s64 fastest = S64_MAX;
@@ -47,9 +53,12 @@ static void moderates(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* Moves the start of a buffer to or from a region of the other side. */
-static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer,
-		     u32 length, struct ib_mr *mr, enum ib_wc_status status)
+/*
+ * Moves `length` bytes between the start of a buffer and the start of a region of the peer, and
+ * expects the completion to have `status`.
+ */
+static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer, u32 length,
+		     struct ib_mr *mr, enum ib_wc_status status)
 {
 	struct ib_sge sge = piece(stage, buffer, length);
 	struct request request;
@@ -67,7 +76,7 @@ static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode 
 	expect(test, &request, stage->qp[0], status);
 }
 
-/* A region of pieces of any size, with gaps between them, anywhere in their pages. */
+/* An SG_GAPS region has pieces of any size and offset in their pages, with gaps between them. */
 static void registers_gaps(struct kunit *test)
 {
 	static const struct {
@@ -108,7 +117,7 @@ static void registers_gaps(struct kunit *test)
 	for (i = 0; i < LENGTH && stage.source[i] == pattern(i, SEED); i++)
 		;
 	KUNIT_EXPECT_EQ(test, i, LENGTH);
-	/* The gaps are nobody's. */
+	/* The peer's WRITE has not changed the gaps. */
 	for (i = 0; i < ARRAY_SIZE(pieces); i++)
 		memset(stage.target + pieces[i].at, 0, pieces[i].length);
 	KUNIT_EXPECT_NULL(test, memchr_inv(stage.target, 0, SIZE));
@@ -118,7 +127,10 @@ static void registers_gaps(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* The device has a key for the kernel's own memory, which is worth nothing to peers. */
+/*
+ * The device has a local_dma_lkey for the kernel's memory, so that PDs need no region of their own
+ * for it. A peer that uses this key as an rkey gets an access error.
+ */
 static void keeps_a_local_key(struct kunit *test)
 {
 	struct ib_mr all = {};
@@ -155,7 +167,7 @@ static void send_to(struct kunit *test, struct stage *stage, struct ib_qp *from,
 	check_target(test, stage, LENGTH);
 }
 
-/* The kernel gives its shared receive queue another size, with receives in it. */
+/* ib_modify_srq() resizes a kernel consumer's SRQ while receives are posted to it. */
 static void resizes_shared_receives(struct kunit *test)
 {
 	struct ib_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -192,7 +204,7 @@ static void resizes_shared_receives(struct kunit *test)
 	}
 	KUNIT_EXPECT_EQ(test, ib_query_srq(srq, &found), 0);
 	KUNIT_EXPECT_GE(test, found.max_wr, 20);
-	/* Not smaller than what is there. */
+	/* An SRQ cannot become smaller than the number of its posted receives. */
 	attr.max_wr = 7;
 	KUNIT_EXPECT_EQ(test, ib_modify_srq(srq, &attr, IB_SRQ_MAX_WR), -EINVAL);
 	for (i = 1; i < 12; i++)
@@ -210,7 +222,10 @@ static void resizes_shared_receives(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* What a QP sends to its own group comes back to it, unless it doesn't want that; others get it. */
+/*
+ * A multicast packet also goes to its sender, if the sender is a member of the group, unless the
+ * sender was created with IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK. Other members always get it.
+ */
 static void blocks_own_multicast(struct kunit *test)
 {
 	/* ::ffff:239.77.1.1 */

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kernel's own verbs over the device of the dummy link: what drivers on top of ib_core do. */
+/*
+ * Verbs of kernel consumers (such as NFS and NVMe over RDMA), between two RC QPs of one device on a
+ * dummy network device (stage.h, link.h).
+ */
 #include "stage.h"
 
+/* SENDs with immediate data and with inline data; invalid work requests are refused. */
 static void sends(struct kunit *test)
 {
 	struct stage stage;
@@ -31,7 +35,7 @@ static void sends(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, be32_to_cpu(received.wc.ex.imm_data), 0x01020304);
 	check_target(test, &stage, LENGTH);
 
-	/* Inline payload is taken at once. */
+	/* Inline payload is copied at the post: changes of the buffer after that are not sent. */
 	fill(&stage, 2);
 	sges[0] = piece(&stage, stage.source, 30);
 	sges[1] = piece(&stage, stage.source + 30, 34);
@@ -46,7 +50,7 @@ static void sends(struct kunit *test)
 	expect(test, &sent, stage.qp[0], IB_WC_SUCCESS);
 	KUNIT_EXPECT_EQ(test, stage.target[63], pattern(63, 2));
 
-	/* What can't be posted is named. */
+	/* ib_post_send() returns the work request that it refuses. */
 	wr.num_sge = 100;
 	KUNIT_EXPECT_EQ(test, ib_post_send(stage.qp[0], &wr, &bad), -EINVAL);
 	KUNIT_EXPECT_PTR_EQ(test, bad, &wr);
@@ -57,7 +61,7 @@ static void sends(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* The pages of the buffer, last one first. */
+/* Lists the pages of a buffer in reverse order. */
 static void list_pages(struct stage *stage, struct scatterlist *list, u8 *buffer)
 {
 	int i;
@@ -68,6 +72,7 @@ static void list_pages(struct stage *stage, struct scatterlist *list, u8 *buffer
 	ib_dma_map_sg(stage->device, list, 1 << ORDER, DMA_BIDIRECTIONAL);
 }
 
+/* Checks the pattern of a buffer that was written through the list of list_pages(). */
 static void check_reversed(struct kunit *test, u8 *buffer, u8 seed)
 {
 	size_t i, at;
@@ -80,6 +85,10 @@ static void check_reversed(struct kunit *test, u8 *buffer, u8 seed)
 	KUNIT_EXPECT_EQ(test, i, LENGTH);
 }
 
+/*
+ * Fast registration (IB_WR_REG_MR) under a new key each time. Peers reach the region until it is
+ * invalidated by IB_WR_LOCAL_INV or by a SEND with invalidate.
+ */
 static void registers_fast(struct kunit *test)
 {
 	struct stage stage;
@@ -98,10 +107,10 @@ static void registers_fast(struct kunit *test)
 	fill(&stage, SEED);
 	list_pages(&stage, list, stage.target);
 	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, 1 << ORDER, NULL, PAGE_SIZE), 1 << ORDER);
-	/* Under a new key each time, invalidated here and there in turn. */
+	/* Each time under a new key. The local side and the peer invalidate the key in turn. */
 	for (i = 0; i < 4; i++) {
 		ib_update_fast_reg_key(mr, i);
-		/* As NFS does it. */
+		/* As frwr_map() of NFS does, net/sunrpc/xprtrdma/frwr_ops.c. */
 		mr->iova = (mr->iova & U32_MAX) | (u64)(i + 1) << 32;
 		reg.mr = mr;
 		reg.key = mr->rkey;
@@ -128,7 +137,7 @@ static void registers_fast(struct kunit *test)
 			KUNIT_EXPECT_EQ(test, received.wc.ex.invalidate_rkey, mr->rkey);
 		}
 	}
-	/* It is free: nobody gets at the memory by its last key. */
+	/* The region is invalid now: a WRITE with its last key fails and changes no memory. */
 	memset(stage.target, 0, SIZE);
 	KUNIT_ASSERT_EQ(test, post_rdma(&stage, IB_WR_RDMA_WRITE, mr, mr->rkey, &remote), 0);
 	expect(test, &remote, stage.qp[0], IB_WC_REM_ACCESS_ERR);
@@ -137,6 +146,7 @@ static void registers_fast(struct kunit *test)
 	take_down(test, &stage);
 }
 
+/* RDMA READ and fetch-and-add on a region of a kernel consumer. */
 static void reads_and_atomics(struct kunit *test)
 {
 	struct stage stage;
@@ -178,7 +188,10 @@ static void reads_and_atomics(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* In the error state everything is flushed in order, also what is posted then. */
+/*
+ * In the error state all posted work requests are flushed in order. So are work requests that are
+ * posted in that state.
+ */
 static void drains(struct kunit *test)
 {
 	struct stage stage;
@@ -202,7 +215,10 @@ static void drains(struct kunit *test)
 	take_down(test, &stage);
 }
 
-/* A consumer that polls by itself misses nothing, and nothing of a QP that it destroyed. */
+/*
+ * A consumer that polls its CQ (IB_POLL_DIRECT) gets all completions, except those of a QP that it
+ * has destroyed. ib_req_notify_cq() reports that completions are there.
+ */
 static void polls(struct kunit *test)
 {
 	struct stage stage;
@@ -246,8 +262,8 @@ static void note_completion(struct ib_cq *cq, void *noted)
 }
 
 /*
- * A consumer arms a CQ without IB_CQ_REPORT_MISSED_EVENTS, then sleeps. It is notified once of the
- * completions that the CQ holds.
+ * A consumer arms a CQ that already has completions, without IB_CQ_REPORT_MISSED_EVENTS. It is
+ * notified of these completions once.
  */
 static void notifies_of_missed(struct kunit *test)
 {
@@ -292,7 +308,10 @@ static void note_event(struct ib_event *event, void *noted)
 		complete(noted);
 }
 
-/* Two QPs take what is posted for both, and its consumer is told when little is left. */
+/*
+ * Two QPs take receives from one SRQ. The consumer gets IB_EVENT_SRQ_LIMIT_REACHED when fewer
+ * receives than the limit are left. A QP with an SRQ has no receive queue of its own.
+ */
 static void shares_receives(struct kunit *test)
 {
 	DECLARE_COMPLETION_ONSTACK(limit);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A link on a dummy network device, and the device that it makes. */
+/*
+ * An rrxe device on the dummy network device for the other KUnit suites. It is made as
+ * `rdma link add` does, by a netlink message to ib_core. An ib_client tells when it is registered
+ * and unregistered.
+ */
 #include <kunit/test.h>
 #include <linux/delay.h>
 #include <linux/file.h>
@@ -20,7 +24,7 @@
 #define ADDRESS 0x0a4d0001 /* 10.77.0.1 */
 #define PATIENCE_MS 5000
 
-/* The device of the test while it is registered. */
+/* The rrxe device while it is registered, else NULL. */
 static struct ib_device *registered;
 
 static int device_added(struct ib_device *device)
@@ -68,9 +72,8 @@ static void add_link(struct kunit *test)
 	struct kvec bytes;
 	int err;
 
-	err = sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket);
-	KUNIT_ASSERT_EQ(test, err, 0);
-	/* Who asks is known by the socket's file. */
+	KUNIT_ASSERT_EQ(test, sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket), 0);
+	/* netlink_capable() checks the credentials of the socket's file. */
 	file = sock_alloc_file(socket, 0, NULL);
 	KUNIT_ASSERT_FALSE(test, IS_ERR(file));
 	message = nlmsg_new(NLMSG_DEFAULT_SIZE, GFP_KERNEL);
@@ -111,14 +114,14 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	int waited;
 
 	/*
-	 * As between disable_device() and enable_device_and_get() of rdma_dev_change_netns(): no
-	 * caller can take a reference to the device.
+	 * rdma_dev_change_netns() is between disable_device() and enable_device_and_get() now: the
+	 * reference count is zero, and ib_device_try_get() fails.
 	 */
 	refcount_set(&device->refcount, 0);
 	rtnl_lock();
 	netdev = __dev_get_by_name(&init_net, NETDEV);
 	KUNIT_EXPECT_NOT_NULL(test, netdev);
-	/* As __dev_change_net_namespace() does. */
+	/* The calls of __dev_change_net_namespace(). */
 	netdev_lock(netdev);
 	netif_close(netdev);
 	netdev_unlock(netdev);
@@ -133,7 +136,7 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 
 	get_device(&device->dev);
 	ib_device_put(device);
-	/* ib_core unregisters it from its work queue. */
+	/* ib_core unregisters the device from a work queue (ib_unregister_device_queued()). */
 	for (waited = 0; READ_ONCE(registered) && waited < PATIENCE_MS; waited += 10)
 		msleep(20);
 	KUNIT_EXPECT_NULL(test, registered);
@@ -149,7 +152,7 @@ const struct ib_gid_attr *rrxe_link_gid(struct kunit *test, struct ib_device *de
 	int waited;
 
 	ipv6_addr_set_v4mapped(htonl(ADDRESS), (struct in6_addr *)gid.raw);
-	/* ib_core fills the table from its work queue. */
+	/* ib_core fills the GID table from a work queue. */
 	for (waited = 0; waited < PATIENCE_MS; waited += 10) {
 		found = rdma_find_gid(device, &gid, IB_GID_TYPE_ROCE_UDP_ENCAP, NULL);
 		if (!IS_ERR(found))

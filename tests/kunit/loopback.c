@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Messages between two QPs of one device on a dummy network device. The test takes the part of
- * ib_core, which calls the device's operations, and of librxe, which maps the rings and writes work
- * requests by the UAPI header.
+ * Messages between two QPs of a process over one device on a dummy network device. In place of
+ * ib_core, the test calls the device's operations. In place of librxe, it maps the rings and writes
+ * work requests in the layout of the UAPI header (rdma_user_rxe.h).
  */
 #include <kunit/test.h>
 #include <linux/anon_inodes.h>
@@ -19,11 +19,11 @@
 
 #include "link.h"
 
-#define MESSAGE 10000 /* some packets, the last one short */
+#define MESSAGE 10000		/* bytes: several packets, the last one short */
 #define BUFFERS (4 * PAGE_SIZE)
 #define PATIENCE_MS 5000
 
-/* A ring as the process sees it, and the slot that it uses next. */
+/* A ring that the process shares with the driver, and the index of the process's next element. */
 struct ring {
 	struct rxe_queue_buf __user *buf;
 	u32 next;
@@ -88,7 +88,7 @@ static u8 __user *element(struct kunit *test, struct ring *ring)
 static void advance(struct kunit *test, struct ring *ring, u32 __user *index)
 {
 	ring->next = (ring->next + 1) & word(test, &ring->buf->index_mask);
-	/* The element before the index. */
+	/* The element must be written before the index that publishes it. */
 	smp_wmb();
 	KUNIT_ASSERT_EQ(test, put_user(ring->next, index), 0);
 }
@@ -272,7 +272,7 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 			KUNIT_FAIL_AND_ABORT(test, "no message arrived");
 		msleep(20);
 	}
-	/* The index before the element. */
+	/* The index must be read before the element that it publishes. */
 	smp_rmb();
 	KUNIT_ASSERT_EQ(test, copy_from_user(&wc, element(test, ring), sizeof(wc)), 0);
 	advance(test, ring, &ring->buf->consumer_index);
@@ -280,7 +280,7 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 	return wc;
 }
 
-/* Fills the source with what `seed` says and the target with something else. */
+/* Fills the source with a pattern that depends on `seed`, and the target with zeroes. */
 static void fill(struct kunit *test, struct stage *stage, u8 seed)
 {
 	u8 *bytes = kunit_kzalloc(test, BUFFERS, GFP_KERNEL);
@@ -293,7 +293,7 @@ static void fill(struct kunit *test, struct stage *stage, u8 seed)
 	KUNIT_ASSERT_EQ(test, copy_to_user(stage->source, bytes, BUFFERS), 0);
 }
 
-/* The message is there, and nothing behind it was touched. */
+/* Checks that the target has the message, and zeroes behind it. */
 static void check_target(struct kunit *test, struct stage *stage)
 {
 	u8 *sent = kunit_kzalloc(test, BUFFERS, GFP_KERNEL);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Two connected kernel QPs on the device of the dummy link, for tests of kernel consumers. */
+/*
+ * Test fixture: two connected RC QPs of a kernel consumer on an rrxe device (link.h), each with its
+ * own CQ, and two buffers.
+ */
 #ifndef RRXE_KUNIT_STAGE_H
 #define RRXE_KUNIT_STAGE_H
 
@@ -14,17 +17,15 @@
 
 #include "link.h"
 
-#define LENGTH 10000
-#define ORDER 2
-#define SIZE (PAGE_SIZE << ORDER)
+#define LENGTH 10000			/* bytes of a message: several packets */
+#define ORDER 2				/* log2 of the pages of a buffer */
+#define SIZE (PAGE_SIZE << ORDER)	/* bytes of a buffer */
 #define SEED 3
 #define QKEY 0x12345
-#define PATIENCE (5 * HZ)
-#define RIGHTS                                                                    \
-	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
-	 IB_ACCESS_REMOTE_ATOMIC)
+#define PATIENCE (5 * HZ)		/* limit for a completion, in jiffies */
+#define RIGHTS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
 
-/* A request of a test, and how it ended: as which one of all. */
+/* A work request of a test, its completion, and the number of completions up to it. */
 struct request {
 	struct ib_cqe cqe;
 	struct completion done;
@@ -80,7 +81,7 @@ static inline void fill(struct stage *stage, u8 seed)
 	memset(stage->target, 0, SIZE);
 }
 
-/* `length` bytes of the source are at the start of the target, and nothing else. */
+/* Checks that the target starts with `length` bytes of the source, and has zeroes behind them. */
 static inline void check_target(struct kunit *test, struct stage *stage, size_t length)
 {
 	KUNIT_EXPECT_MEMEQ(test, stage->target, stage->source, length);
@@ -185,9 +186,11 @@ static inline struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *s
 	return qp;
 }
 
-/* From the address of the link to a group or, without one, to itself. */
-static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage,
-				    const union ib_gid *group)
+/*
+ * Creates an address handle from the link's address to a multicast group, or to the link's own
+ * address if `group` is NULL.
+ */
+static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage, const union ib_gid *group)
 {
 	const struct ib_gid_attr *gid = rrxe_link_gid(test, stage->device);
 	struct rdma_ah_attr attr = { .type = RDMA_AH_ATTR_TYPE_ROCE };
@@ -250,7 +253,7 @@ static inline void post_recv(struct kunit *test, struct stage *stage, int to,
 	KUNIT_ASSERT_EQ(test, ib_post_recv(stage->qp[to], &wr, NULL), 0);
 }
 
-/* Posts as those do who hold a lock with interrupts off. */
+/* Posts with interrupts disabled, as consumers that hold an IRQ-safe spinlock do. */
 static inline int post_locked(struct ib_qp *qp, const struct ib_send_wr *wr)
 {
 	unsigned long flags;
@@ -270,9 +273,9 @@ static inline int post_local(struct stage *stage, int from, struct ib_send_wr *w
 	return post_locked(stage->qp[from], wr);
 }
 
-/* Reads or writes the region of `mr` from the other side. */
-static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr,
-			    u32 rkey, struct request *request)
+/* Posts an RDMA READ or WRITE of the peer's region `mr` with this rkey. */
+static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr, u32 rkey,
+		     struct request *request)
 {
 	struct ib_sge sge =
 		piece(stage, opcode == IB_WR_RDMA_READ ? stage->target : stage->source, LENGTH);
