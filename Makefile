@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# For people: every target is one call of tools/rrxe. The kernel's build system reads Kbuild instead.
+# Shortcuts: each target is one call of tools/rrxe. The kernel's build system reads Kbuild instead.
 
 all: modules
 modules:
@@ -41,7 +41,7 @@ clean:
 help:
 	@tools/rrxe help
 
-# Command-line settings (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER TREE MINUTES SEED COVERAGE INSTALL_MOD_PATH DESTDIR
+# Variables of the command line (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER MINUTES SEED COVERAGE INSTALL_MOD_PATH DESTDIR
 
 .PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench fuzz vm debug-vm clean help
