@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# In the guest: two hosts (network namespaces over a veth pair), an RDMA link on each, and stock
-# programs moving data between them, by the stock library and by librrxe. TYPE=rxe shows the same over the
-# C driver.
+# In the guest: makes two hosts (network namespaces over a veth pair) with an RDMA link each. Stock
+# programs (libibverbs' examples, perftest) move data between them, through the stock library librxe
+# and through librrxe. TYPE=rxe shows the same over the C driver, with librxe only.
 PROGRAM_SECONDS=120
 # shellcheck source=../tests/vm/lib/guest.sh
 source /payload/tests/vm/lib/guest.sh
 
 step() { printf '\n==> [%d s] %s\n' $SECONDS "$*"; }
 
-# must MESSAGE COMMAND...: show the command's output; without success, say MESSAGE and stop.
+# must MESSAGE COMMAND...: runs a command with its output in OUTPUT. If it fails, prints its output
+# and MESSAGE, and ends the demo.
 must() {
 	local message=$1
 	shift
@@ -19,7 +20,8 @@ must() {
 	fi
 }
 
-# What perftest measured: bytes, times, and the figure of its kind, in the last row.
+# figures PROGRAM: prints bytes, iterations and average bandwidth or typical latency from the last
+# row of perftest's output.
 figures() {
 	case $1 in
 	*_bw) awk '/^ *[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+/ { row = $1 " " $2 " " $4 " MiB/s" } END { print row }' ;;
@@ -58,7 +60,7 @@ for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat ib_write_lat ib_rea
 	row=''
 	for library in "${libraries[@]}"; do
 		step "$program, $library: 50 iterations"
-		# libibverbs takes the stock library unless it is told which one.
+		# Without RDMAV_DRIVERS libibverbs takes the stock library.
 		RDMAV_DRIVERS=${library#lib} must "$program between $DEV1 and $DEV2" perftest $program -n 50
 		read -r bytes times figure < <(figures $program)
 		if [[ -z $figure ]]; then

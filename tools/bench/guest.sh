@@ -1,11 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The benchmark's cases, in the guest: rrxe, the C driver and TCP in the same boot. A line of JSON each.
-# librrxe is rrxe used through our own library. PART is what to measure: instructions, or latency.
+# In the guest: runs the benchmark's cases and prints a line of JSON for each. Two hosts are network
+# namespaces over a veth pair. "device" cases have both QPs on one RDMA device.
+#
+# Environment: DRIVERS is a list of rxe (the C driver), rrxe (with stock librxe) and librrxe (rrxe
+# with its own library). PART is "instructions" (all drivers, then TCP) or "latency". SCALE
+# multiplies the numbers of messages. GUARD loads tools/rrxe-guard.nft on both hosts.
 source /payload/tests/vm/lib/guest.sh
 : "${SCALE:=1}" "${PART:=instructions}"
 
-# OP PATTERN SIZE COUNT DEPTH EVERY
+# Prints the arguments of each case of rrxe-bench: OP PATTERN SIZE COUNT DEPTH EVERY. SIZE is in
+# bytes.
 cases() {
 	local op
 	for op in send write read; do
@@ -18,7 +23,8 @@ cases() {
 	done
 }
 
-# run DRIVER PATH COMMAND...: prefixes the program's JSON with what it ran over.
+# run DRIVER PATH COMMAND...: adds the driver and the path to the line of JSON that the command
+# prints.
 run() {
 	local driver=$1 path=$2 line
 	shift 2
@@ -39,12 +45,12 @@ verbs_cases() {
 	done
 }
 
-# calls DRIVER: what the calls of verbs take in the program that makes them.
+# calls DRIVER: measures the instructions of each verbs call in the calling program.
 calls() {
 	rrxe-bench calls "$DEV1" | while read -r line; do run "$1" device echo "$line"; done
 }
 
-# spin DRIVER: from a post to its completion, in a program that polls.
+# spin DRIVER: measures the time from a post to its completion in a program that polls its CQ.
 spin() {
 	local op
 	for op in send write read; do
@@ -53,7 +59,8 @@ spin() {
 	done
 }
 
-# beside_ringer DRIVER: the same beside a process that rings all its doorbells all the time.
+# beside_ringer DRIVER: measures the same beside a process that rings all its doorbells all the time
+# (tests/vm/doorbell/ringer.py).
 beside_ringer() {
 	local line ringer
 	[[ $1 == librrxe ]] || return 0
@@ -67,7 +74,7 @@ beside_ringer() {
 	wait "$ringer" 2>/dev/null
 }
 
-# each MEASURE...: these functions for each driver, with links of it.
+# each MEASURE...: adds links of each driver in turn, and calls these functions with the driver.
 each() {
 	local driver measure
 	for driver in ${DRIVERS:-rxe rrxe librrxe}; do
@@ -91,13 +98,13 @@ tcp_cases() {
 }
 
 hosts_up 4200 || exit 1
-# With the guard of Documentation/security.rst on both hosts.
+# Loads the guard of Documentation/security.rst on both hosts.
 if [[ -n ${GUARD:-} ]]; then
 	for host in 1 2; do ip netns exec h$host nft -f /payload/rrxe-guard.nft || exit 1; done
 fi
 case $PART in
 instructions)
-	# By default nobody watches doorbells where there is one CPU.
+	# The default of pollers is half the number of CPUs, which is none with one CPU.
 	modprobe rrxe pollers=1 poll_idle_us=1000000
 	each calls
 	rmmod rrxe

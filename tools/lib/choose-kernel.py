@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Choose the newest Debian kernel that is complete, from `apt-cache show` records on standard input.
+"""Chooses the newest complete Debian kernel from the records of `apt-cache show` on standard input.
 
-Complete means: signed image, modules, headers and source of one and the same version. Prints the kernel
-release, the package version and the packages to fetch. An argument names the wanted release instead of
-the newest (7.2.12+deb13-amd64, or just 7.2.12).
+usage: choose-kernel.py [RELEASE]
+
+A kernel is complete if there are packages of the same version for its signed image, modules,
+headers and source. Prints the kernel release, the package version and the packages to download.
+RELEASE (7.2.12+deb13-amd64, or just 7.2.12) chooses that kernel instead of the newest.
 """
 
 import re
@@ -17,7 +19,7 @@ ARCH = "amd64"
 
 
 def records(stream):
-    """The (package, version) pairs of a stream of control records."""
+    """Yields the (package, version) pairs of a stream of control records."""
     package = None
     for line in stream:
         if line.startswith("Package: "):
@@ -27,7 +29,7 @@ def records(stream):
 
 
 def parts(release):
-    """The packages that make a release; each must be there in the version of the image."""
+    """Returns the packages of a kernel release. Each must exist in the version of the image."""
     plain = release.removesuffix(f"-{ARCH}")
     series = ".".join(release.split(".")[:2])
     return [
@@ -43,7 +45,7 @@ def parts(release):
 
 
 def newer(a, b):
-    """Order of Debian versions, by dpkg's own comparison."""
+    """Compares the versions of two (release, version) pairs as dpkg does; returns -1 or 1."""
     lower = subprocess.run(["dpkg", "--compare-versions", a[1], "lt", b[1]], check=False)
     return -1 if lower.returncode == 0 else 1
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# What every part of tools/rrxe shares: paths, messages, locks, retries.
+# Functions that all parts of tools/rrxe share: paths, messages, locks, retries.
 
-# Bump when the recipe of something cached changes in a way its inputs don't show.
+# A part of the keys of all cached objects. Increment it when the recipe of a cached object changes
+# and none of the hashed inputs does.
 # shellcheck disable=SC2034 # read by the other parts
 readonly RECIPE=1
 # shellcheck disable=SC2034
@@ -16,16 +17,16 @@ die() {
 	exit 1
 }
 
-# The first 12 hex digits of the hash of standard input: the key of a cached thing.
+# Prints the key of a cached object: the first 12 hex digits of the SHA-256 hash of standard input.
 key() { sha256sum | cut -c1-12; }
 
-# The home of the person behind sudo, so that root and user share one cache.
+# Prints the home directory of the user who called sudo, so that root and this user share one cache.
 person_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
 
-# Where everything downloaded or built lives.
+# Sets RRXE_CACHE, the directory of all downloaded and built files, and RRXE_BUILD.
 cache_name() {
 	: "${RRXE_CACHE:=$(person_home)/.cache/rrxe}"
-	# What is built from this repository; other copies of it have their own.
+	# Build output of this clone of the repository. Other clones have other directories.
 	RRXE_BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)
 	export RRXE_CACHE RRXE_BUILD
 }
@@ -35,7 +36,8 @@ cache_make() {
 		die "can't write the cache directory $RRXE_CACHE (set RRXE_CACHE to another)"
 }
 
-# Mounts, chroot and mmdebstrap want root: start again through sudo if need be.
+# need_root ARGUMENT...: starts tools/rrxe again through sudo unless this is root already. Mounts,
+# chroot and mmdebstrap need root.
 need_root() {
 	[[ $EUID -eq 0 ]] && return
 	command -v sudo >/dev/null || die "this needs root: run it as root, or install sudo"
@@ -45,7 +47,8 @@ need_root() {
 	exec sudo env "${keep[@]}" "$TOP/tools/rrxe" "$@"
 }
 
-# with_lock NAME COMMAND...: one holder per name, over all processes on this cache.
+# with_lock NAME COMMAND...: runs a command with a lock held, which excludes all other processes
+# that use this cache and this name.
 with_lock() {
 	local name=$1 fd
 	shift
@@ -60,7 +63,7 @@ with_lock() {
 	return $rc
 }
 
-# retry COMMAND...: for downloads; three tries with a pause between them.
+# retry COMMAND...: tries a command, such as a download, three times with pauses between the tries.
 retry() {
 	local try
 	for try in 1 2 3; do
@@ -70,7 +73,8 @@ retry() {
 	return 1
 }
 
-# logged NAME COMMAND...: run with output in a log file; on failure show its end and where it is.
+# logged NAME COMMAND...: runs a command with its output in a log file. If the command fails, prints
+# the end and the path of the log, and exits.
 logged() {
 	local name=$1 log
 	shift

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The fuzzer (tests/fuzz) for as long as one likes.
+# Runs the fuzzer (tests/fuzz, tests/vm/hostile/fuzz.sh) in a guest.
 
-# MINUTES of it from SEED on, in runs of at most five minutes with a seed each; in every third the module is removed at times.
+# Fuzzes for MINUTES in runs of at most five minutes. Each run has a seed of its own, from SEED on.
+# In every third run the module is removed from time to time (FUZZ_UNLOAD).
 fuzz_run() {
 	local minutes=${MINUTES:-10} seed=${SEED:-$(date +%s)} seconds runs index paired='' unloading=''
 	seconds=$((minutes < 5 ? minutes * 60 : 300))
@@ -23,13 +24,15 @@ fuzz_run() {
 	vm_run "$TOP/tests/vm/hostile/fuzz.sh"
 }
 
-# fuzz_coverage SECONDS SEED: one run on the stock kernel; then which of the driver's functions did not run.
+# fuzz_coverage SECONDS SEED: fuzzes once on the stock kernel, and prints the functions of the
+# driver that did not run (tests/tools/coverage.py).
 fuzz_coverage() {
 	local seconds=$1 seed=$2 rc=0 translated output
 	translated=$(mktemp -p "$RRXE_CACHE/logs" fuzz-coverage-XXXXXX)
 	output=$(mktemp -p "$RRXE_CACHE/logs" fuzz-coverage-XXXXXX)
 	export RRXE_ENV="FUZZ_SECONDS=$seconds FUZZ_SEEDS=$seed FUZZ_UNLOAD= FUZZ_COVERAGE=1 ${RRXE_ENV:-}"
-	# KVM would translate nothing. Modules lie behind this address.
+	# The log of translated code needs QEMU's emulator (TCG), since KVM translates no code. The
+	# address range of the filter is that of kernel modules.
 	export ACCEL_ARGS="-accel tcg,thread=multi -cpu max" TIMEOUT=$((seconds + 900))
 	export RRXE_QEMU_EXTRA="-d in_asm -dfilter 0xffffffffc0000000+0x10000000 -D $(inside "$translated")"
 	vm_run "$TOP/tests/vm/hostile/fuzz.sh" >"$output" || rc=$?

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Building and installing for a kernel of this machine: the running one, or the one KVER names.
+# Builds and installs the module for a kernel of this machine: the running one, or the release KVER.
 
 readonly OLDEST_KERNEL=7.3
-# The configuration options of the interfaces that the driver calls.
+# Configuration options of the kernel that the driver needs.
 readonly NEEDED_OPTIONS=(RUST MODULES INFINIBAND INFINIBAND_USER_ACCESS INFINIBAND_USER_MEM INFINIBAND_ADDR_TRANS
 	INFINIBAND_ON_DEMAND_PAGING INET IPV6 NET_UDP_TUNNEL)
-# Functions that older kernels lack. Without the first, netlink dumps look at QPs, CQs and SRQs while the driver
-# destroys them.
+# Kernel functions that the driver calls and older kernels lack. Without rdma_restrack_begin_del(),
+# netlink dumps access QPs, CQs and SRQs while the driver destroys them.
 readonly NEEDED_SYMBOLS=(rdma_restrack_begin_del hmm_range_fault_unlocked_timeout)
 
-# host_unfit RELEASE TREE: adds to MISSING a sentence for each reason why rrxe can't run on this kernel, as far as its
-# build tree is there to show it.
+# host_unfit RELEASE TREE: adds to MISSING a sentence for each reason why rrxe cannot run on this
+# kernel. Reasons that only the build tree TREE shows are left out if it is not installed.
 host_unfit() {
 	local release=$1 tree=$2 config=$2/.config name
 	if [[ $(printf '%s\n' "$OLDEST_KERNEL" "$release" | sort -V | head -n 1) != "$OLDEST_KERNEL" ]]; then
@@ -32,8 +32,9 @@ host_unfit() {
 	done
 }
 
-# host_missing RELEASE TREE: sets MISSING to a sentence for each obstacle to a build for this kernel from its own build
-# tree, and UNFIT to the number of those, at the beginning, that no other way of building removes.
+# host_missing RELEASE TREE: sets MISSING to a sentence for each reason why the module cannot be
+# built for this kernel in its own build tree. Sets UNFIT to the number of reasons that a build in
+# the toolbox does not remove either. These come first in MISSING.
 host_missing() {
 	local release=$1 tree=$2 config=$2/.config wanted have
 	MISSING=()
@@ -55,7 +56,7 @@ host_missing() {
 	command -v make >/dev/null || MISSING+=("The program make is not installed.")
 }
 
-# Sets MODULE to an rrxe.ko for kernel $1.
+# host_build RELEASE: builds rrxe.ko for a kernel of this machine, and sets MODULE to its path.
 host_build() {
 	local release=$1 tree=/lib/modules/$1/build
 	host_missing "$release" "$tree"
@@ -66,7 +67,8 @@ host_build() {
 			die "the module did not build"
 		say "built $MODULE"
 	elif [[ $UNFIT -eq 0 && $release =~ \+deb[0-9]+-$ARCH$ ]]; then
-		# A stock Debian kernel: the toolbox has its compiler and makes the metadata from its source.
+		# A stock Debian kernel: the toolbox has the compiler that built it, and generates
+		# the Rust metadata from the kernel's source.
 		need_root "${ARGUMENTS[@]}"
 		# shellcheck disable=SC2034 # kernel_init reads it
 		RRXE_KERNEL=$release

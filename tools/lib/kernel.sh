@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The kernel to build for and to boot: the newest complete one of Debian's, or the one RRXE_KERNEL names; with
-# RRXE_KERNEL_KIND=debug one that is built from its source with the kernel's own checks.
+# Prepares the kernel that the module is built for and that guests boot. It is the newest complete
+# Debian kernel, or the release RRXE_KERNEL. With RRXE_KERNEL_KIND=debug it is a kernel that is
+# built from the source of that one, with KASAN, lockdep and other checks (tools/vm/debug.config).
 
+# Hours after which Debian's package lists are read again.
 readonly CHOICE_HOURS=24
 
-# Which kernel, as kernel-choose prints it; asked again once a day. Offline, the last answer holds.
+# Prints the kernel to use, in the format of choose-kernel.py. The choice is cached for
+# CHOICE_HOURS, and longer if Debian's package lists cannot be downloaded.
 kernel_choice() {
 	local file=$RRXE_CACHE/state/kernel-${RRXE_KERNEL:-newest}
 	if [[ -z $(find "$file" -mmin "-$((CHOICE_HOURS * 60))" 2>/dev/null) ]]; then
@@ -34,7 +37,8 @@ debug_kernel_make() {
 	touch "$KERNEL/complete"
 }
 
-# After kernel_init has set KERNEL to the stock kernel: the debug kernel made of its source.
+# Builds the debug kernel if it is not cached, and sets KERNEL, RELEASE and KERNEL_MAKE to it. The
+# variable KERNEL must be the stock kernel before.
 debug_kernel_init() {
 	STOCK=$KERNEL
 	KERNEL=$RRXE_CACHE/kernel/debug-$({
@@ -47,8 +51,8 @@ debug_kernel_init() {
 	say "debug kernel $RELEASE"
 }
 
-# Sets RELEASE to the kernel's release, KERNEL to its directory, ready to be used, and KERNEL_MAKE to what make needs
-# to be told to build for it.
+# Prepares the kernel if it is not cached. Sets RELEASE to its release, KERNEL to its directory, and
+# KERNEL_MAKE to the arguments of make that a module for this kernel needs.
 kernel_init() {
 	local choice version packages
 	[[ -z ${KERNEL:-} ]] || return 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The kernel module, built in the toolbox with all output in the cache.
+# Builds the kernel module in the toolbox. All output is in the cache.
 
-# Sets MODULE to the built rrxe.ko of this repository.
+# Builds rrxe.ko and sets MODULE to its path.
 module_build() {
 	kernel_init
 	BUILD=$RRXE_BUILD/$(basename "$KERNEL")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The programs that run in the guest (tests/verbs, tests/fuzz), built in the toolbox against its libibverbs.
+# Builds the test programs for the guest (tests/verbs, tests/fuzz) in the toolbox, with its
+# libibverbs.
 
-# Sets PROGRAMS to the directory that holds them.
+# Builds the programs and sets PROGRAMS to their directory.
 programs_build() {
 	local crate
 	# shellcheck disable=SC2034 # vm.sh reads it

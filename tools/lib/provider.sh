@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The provider library (librrxe), built in the toolbox against the source package of the
-# rdma-core that it is for: a provider's interface is private to each version of libibverbs.
+# Builds the provider library (librrxe) in the toolbox. The interface between libibverbs and its
+# providers is private to each version of libibverbs, so the build takes the headers from the source
+# package of the rdma-core that the library is for.
 
+# Hours after which the version of a suite's rdma-core is looked up again.
 readonly PROVIDER_HOURS=24
-# Where libibverbs looks for its providers.
+# Directory of the guest's providers.
 # shellcheck disable=SC2034 # vm.sh reads it
 readonly PROVIDERS=usr/lib/x86_64-linux-gnu/libibverbs
 
-# Which version of rdma-core a Debian suite has; asked again once a day. Offline, the last answer holds.
+# provider_version SUITE: prints the version of rdma-core in a Debian suite. The version is cached
+# for PROVIDER_HOURS, and longer if Debian's package lists cannot be downloaded.
 provider_version() {
 	local suite=$1 file=$RRXE_CACHE/state/rdma-core-$1
 	if [[ -z $(find "$file" -mmin "-$((PROVIDER_HOURS * 60))" 2>/dev/null) ]]; then
@@ -24,7 +27,8 @@ provider_version() {
 	cat "$file"
 }
 
-# Sets RDMA_CORE to the headers of a suite's rdma-core.
+# rdma_core_init SUITE: sets RDMA_CORE to the directory made by rdma-core-make for a suite's
+# rdma-core.
 rdma_core_init() {
 	local suite=$1 version
 	version=$(provider_version "$suite") || exit
@@ -44,7 +48,9 @@ rdma_core_make() {
 	touch "$RDMA_CORE/complete"
 }
 
-# Sets PROVIDER to the library for a suite's libibverbs; its name ends as that libibverbs wants it.
+# provider_build SUITE: builds the library for a suite's libibverbs and sets PROVIDER to its path.
+# Its name ends in -rdmavN.so, where N is the version of the provider interface that libibverbs
+# requires.
 provider_build() {
 	local suite=$1 target
 	rdma_core_init "$suite"
@@ -58,7 +64,8 @@ provider_build() {
 	ln -f "$target/release/librrxe.so" "$PROVIDER"
 }
 
-# The suite whose rdma-core has the interface that a system's libibverbs wants.
+# provider_suite ROOT: prints the suite whose rdma-core has the provider interface of ROOT's
+# libibverbs.
 provider_suite() {
 	local root=$1 version
 	version=$(compgen -G "$root/usr/lib*/libibverbs/librxe-rdmav*.so" || compgen -G "$root/usr/lib/*/libibverbs/librxe-rdmav*.so") ||

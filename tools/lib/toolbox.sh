@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The toolbox: a private Debian root with every tool the project needs, so that each machine builds
-# with the same compilers. It is made once by mmdebstrap and then only ever used read-only.
+# The toolbox: a Debian root file system with all tools that the project needs, so that each machine
+# builds with the same compilers. mmdebstrap makes it once. It is mounted read-only when commands
+# run in it.
 
 readonly SUITE=trixie
 readonly TOOLBOX_PACKAGES=(
@@ -17,7 +18,7 @@ readonly TOOLBOX_PACKAGES=(
 	shellcheck
 )
 
-# The host's own apt settings that decide how Debian is reached.
+# Prints the host's apt settings for the access to Debian mirrors, such as proxies.
 host_apt_options() {
 	local name value
 	for name in Acquire::http::Proxy Acquire::https::Proxy Acquire::Check-Valid-Until Acquire::Check-Date; do
@@ -28,7 +29,8 @@ host_apt_options() {
 	printf 'Acquire::Retries "5";\nAPT::Sandbox::User "root";\n'
 }
 
-# The mirror: RRXE_MIRROR, else the Debian mirror this host uses if it carries our suite, else the public one.
+# Prints the Debian mirror: RRXE_MIRROR, else the mirror of this host if it has SUITE, else the
+# public one.
 debian_mirror() {
 	local public=http://deb.debian.org/debian uri
 	[[ -z ${RRXE_MIRROR:-} ]] || { echo "${RRXE_MIRROR%/}"; return; }
@@ -43,7 +45,8 @@ debian_mirror() {
 	fi
 }
 
-# apt's list of sources; with $2, the key that signs them.
+# apt_sources MIRROR [KEY]: prints apt's list of sources. KEY is a file with the key that signs
+# them.
 apt_sources() {
 	local mirror=$1 by=${2:+[signed-by=$2] } suite
 	for suite in "$SUITE" "$SUITE-updates" "$SUITE-backports"; do
@@ -53,7 +56,7 @@ apt_sources() {
 
 toolbox_key() { echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}" | key; }
 
-# Install mmdebstrap, the one thing the host must have.
+# Installs mmdebstrap if the host lacks it. It is the only program that the host must have.
 need_mmdebstrap() {
 	command -v mmdebstrap >/dev/null && return
 	command -v apt-get >/dev/null ||
@@ -95,18 +98,18 @@ toolbox_bootstrap() {
 	apt_sources "$mirror" >"$dir/root/etc/apt/sources.list" && rm -f "$dir/root/etc/apt/sources.list.d"/*
 }
 
-# Sets TOOLBOX to the directory of a ready toolbox.
+# Makes the toolbox if it is not cached, and sets TOOLBOX to its directory.
 toolbox_init() {
 	TOOLBOX=$RRXE_CACHE/toolbox/$(toolbox_key)
 	[[ -e $TOOLBOX/complete ]] || with_lock toolbox toolbox_make "$TOOLBOX"
 }
 
-# in_toolbox COMMAND...: run it in the toolbox, in mount and process namespaces of its own: nothing
-# stays mounted or running behind. The repository is at /rrxe, the cache at /cache.
+# in_toolbox COMMAND...: runs a command in the toolbox, in new mount and PID namespaces. Nothing
+# stays mounted or running after it. The repository is at /rrxe, the cache at /cache.
 in_toolbox() {
 	RRXE_BUILD=$(inside "$RRXE_BUILD") unshare --mount --pid --fork --kill-child --propagation private \
 		"$TOP/tools/lib/enter" "$TOOLBOX/root" "$TOP" "$RRXE_CACHE" "$@"
 }
 
-# The name inside the toolbox of a path in the cache.
+# inside PATH: prints the path in the toolbox of a file of the cache.
 inside() { printf '/cache%s\n' "${1#"$RRXE_CACHE"}"; }

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The virtual machine: the stock kernel, a Debian root with RDMA tools, one script to run.
+# Runs a script in a virtual machine with the kernel of kernel_init and a Debian root with RDMA
+# tools.
 
 readonly GUEST_BASE=(
 	rdma-core ibverbs-providers ibverbs-utils perftest rdmacm-utils python3-pyverbs
 	iproute2 ethtool kmod procps iputils-ping tcpdump strace iperf3 iptables nftables
 )
 
-# Sets ACCEL to QEMU's acceleration arguments: KVM only where it was seen to boot this kernel.
+# Sets ACCEL to QEMU's acceleration arguments: those of KVM if kvm_probe booted the kernel by KVM
+# since the host was booted, else those of the emulator (TCG).
 accel_init() {
 	local state
 	if [[ -n ${ACCEL_ARGS:-} ]]; then
@@ -23,7 +25,9 @@ accel_init() {
 	fi
 }
 
-# A device node proves nothing (nested machines hang in early boot): boot the kernel, it powers off at once.
+# kvm_probe FILE: writes to FILE whether KVM works here. It boots the kernel, which powers off at
+# once (guest.probe). The device node /dev/kvm is not enough: in nested machines the boot may hang
+# early.
 kvm_probe() {
 	local state=$1 works=no
 	if [[ -e $state ]]; then return; fi
@@ -37,7 +41,7 @@ kvm_probe() {
 	say "KVM works here: $works"
 }
 
-# Sets BOOT to the directory with the kernel's boot files.
+# Makes the boot files (tools/vm/make-boot) if they are not cached; sets BOOT to their directory.
 boot_init() {
 	BOOT=$RRXE_CACHE/boot/$(basename "$KERNEL")-$(cat "$TOP"/tools/vm/{make-boot,initramfs-init} | key)
 	[[ -e $BOOT/complete ]] || with_lock boot boot_make
@@ -50,7 +54,8 @@ boot_make() {
 	touch "$BOOT/complete"
 }
 
-# Sets GUEST to the root image of GUEST_SUITE with the base packages and those of GUEST_PACKAGES.
+# Makes the guest's root image of GUEST_SUITE, with the packages of GUEST_BASE and GUEST_PACKAGES,
+# if it is not cached; sets GUEST to its path.
 guest_init() {
 	local packages suite=${GUEST_SUITE:-$SUITE}
 	# shellcheck disable=SC2086 # a list of words
@@ -76,19 +81,21 @@ guest_make() {
 	rm -rf "$aux"
 }
 
-# Fill $1 with this run's own files: the module, the script $2, the tests (the kernel's too), RRXE_PAYLOAD, the environment.
+# payload_fill STAGE SCRIPT: fills a directory with the files of one run: the script, the provider
+# library, the test programs, the tests of this repository and of the kernel, RRXE_PAYLOAD, and the
+# environment.
 payload_fill() {
 	local stage=$1 script=$2 path
 	mkdir -p "$stage"/{payload/bin,usr/lib/rrxe,"$PROVIDERS"}
 	cp "$TOP"/tools/vm/{guest-init,kernel-leaks} "$stage/usr/lib/rrxe/"
 	grep -v '^#' "$TOP/tools/vm/splats" >"$stage/usr/lib/rrxe/splats"
 	[[ ! -d $TOP/tests ]] || tar -C "$TOP" -c --exclude=target tests | tar -C "$stage/payload" -x
-	# Beside the stock provider. Who wants it asks for it: RDMAV_DRIVERS=rrxe.
+	# librrxe lies beside the stock provider. Programs choose it by RDMAV_DRIVERS=rrxe.
 	cp "$PROVIDER" "$stage/$PROVIDERS/"
 	cp "$TOP/tools/lib/provider-install" "$stage/payload/bin/"
 	[[ ! -e $TOP/tools/rrxe-guard.nft ]] || cp "$TOP/tools/rrxe-guard.nft" "$stage/payload/"
 	find "$PROGRAMS" -maxdepth 1 -name 'rrxe-*' -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
-	# The kernel's own tests of RDMA, and what they source.
+	# The kernel's own RDMA selftests, and the library that they source.
 	mkdir "$stage/payload/selftests"
 	cp -r "$KERNEL"/source/tools/testing/selftests/{rdma,kselftest} "$stage/payload/selftests/"
 	for path in ${RRXE_PAYLOAD:-}; do cp -a "$path" "$stage/payload/"; done
@@ -105,13 +112,15 @@ payload_fill() {
 	fi
 }
 
-# vm_run SCRIPT: boot, run, return the script's status.
+# vm_run SCRIPT: builds all parts, boots a guest, runs the script in it, and returns its exit
+# status.
 vm_run() {
 	local script stage console rc=0 mem=3G timeout=300
 	script=$(readlink -f "$1") || die "no such script: $1"
 	[[ -f $script ]] || die "no such script: $1"
 	kernel_init
-	# KASAN's shadow takes an eighth of the memory, and every access of the kernel some instructions more.
+	# The debug kernel needs more: KASAN's shadow takes an eighth of the memory, and each memory
+	# access of the kernel takes some more instructions.
 	[[ ${RRXE_KERNEL_KIND:-stock} == stock ]] || { mem=4G timeout=1200; }
 	boot_init
 	guest_init
@@ -123,12 +132,13 @@ vm_run() {
 	stage=$(mktemp -d -p "$RRXE_CACHE/tmp" "vm-$(basename "$script" .sh)-XXXXXX")
 	console=$RRXE_CACHE/logs/$(basename "$stage").console
 	payload_fill "$stage/root" "$script"
-	# One machine at a time, or one for each RRXE_SLOT: under emulation more starve each other of CPUs, and timers expire.
+	# The lock admits one machine at a time, or one for each RRXE_SLOT. More emulated machines
+	# would starve each other of CPUs, and timers would expire.
 	with_lock "machine${RRXE_SLOT:+-$RRXE_SLOT}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-$mem}" "${TIMEOUT:-$timeout}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"
-	# What is left of old and interrupted runs.
+	# Removes files of old and interrupted runs.
 	find "$RRXE_CACHE/logs" -name 'vm-*' -mtime +3 -delete
 	find "$RRXE_CACHE/tmp" -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +
 	return $rc

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Run a virtual machine and judge it.
+"""Runs a virtual machine and decides whether the run succeeded.
 
-supervise.py --console LOG --timeout SECONDS -- QEMU ARGUMENT...
+usage: supervise.py --console LOG --shown-console PATH --timeout SECONDS -- QEMU ARGUMENT...
 
-Streams the guest's output port to standard output, saves its console, watches the console for signs of a
-broken kernel, and exits with the status that the guest's script had. Other statuses: 124 the time ran out,
-125 the guest's kernel or the machine itself failed.
+Copies the guest's output port to standard output and its console to LOG. Searches the console for
+error reports of the kernel (tools/vm/splats). Exits with the exit status of the guest's script, or
+with 124 if the time ran out, or with 125 if the guest's kernel or the machine itself failed.
 """
 
 import argparse
@@ -20,15 +20,20 @@ import tempfile
 import time
 from pathlib import Path
 
+# Exit statuses.
 TIMED_OUT = 124
 BROKEN = 125
+# Limit for the guest's power off after the end of its script, in seconds.
 POWER_OFF_SECONDS = 30
+# Number of console lines that are shown. If the kernel reported an error before them, the lines
+# from there on are shown, at most three times as many.
 TAIL_LINES = 40
 
-# What a kernel prints when something is wrong with it.
+# Regular expressions for the lines by which a kernel reports an error.
 SPLATS = (Path(__file__).parent / "splats").read_bytes().splitlines()
 SPLAT = re.compile(b"|".join(line for line in SPLATS if not line.startswith(b"#")))
-# WARNING, oops (died), lockup: the taint bits that are never set by loading a module of ours.
+# Taint flags of the kernel for an oops, a warning and a lockup. Loading an out-of-tree module sets
+# none of them.
 TAINT_DIED, TAINT_WARNED, TAINT_LOCKUP = 1 << 7, 1 << 9, 1 << 14
 
 
@@ -57,7 +62,7 @@ class Machine:
                 self.selector.register(connection, selectors.EVENT_READ, receive)
 
     def accept(self, listener):
-        """QEMU's connection to a channel; it makes them all before the guest starts."""
+        """Returns QEMU's connection to a channel. QEMU makes it before the guest starts."""
         try:
             return listener.accept()[0]
         except TimeoutError:
@@ -77,7 +82,7 @@ class Machine:
         self.splats += [line.strip() for line in lines if SPLAT.search(line)]
 
     def run(self, deadline):
-        """Serve the channels until all are closed; False when the time ran out first."""
+        """Serves the channels until all are closed; returns False if the time ran out first."""
         while self.selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -100,13 +105,13 @@ class Machine:
 
 
 def fail(message):
-    """Say what went wrong; the status to exit with."""
+    """Prints a message and returns the exit status for a failed machine."""
     print(f"rrxe: {message}", file=sys.stderr, flush=True)
     return BROKEN
 
 
 def show_console(path, shown_path):
-    """The end of the console, and from the first splat on if that came earlier."""
+    """Prints the console from shortly before the first error report on, or else its last lines."""
     with open(path, "rb") as file:
         lines = file.read().replace(b"\r", b"").split(b"\n")
     first = next((number for number, line in enumerate(lines) if SPLAT.search(line)), len(lines))
@@ -118,7 +123,7 @@ def show_console(path, shown_path):
 
 
 def verdict(machine, in_time, timeout):
-    """The status to exit with, and a message when the guest did not end well."""
+    """Returns the exit status, and a message if the guest failed, else None."""
     finished = re.fullmatch(rb"exit (\d+) taint (\d+)\n", machine.status_text)
     if machine.splats:
         return BROKEN, f"the guest's kernel is not well: {machine.splats[0].decode(errors='replace')}"
