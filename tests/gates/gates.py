@@ -40,26 +40,26 @@ def run(top, command, **environment):
 
 
 def formatting(top):
-    """rustfmt changes nothing"""
+    """rustfmt would change no file"""
     paths = [str(path) for path in sources.rust(top)]
     unformatted = run(top, ["rustfmt", "--check", "-l", "--edition", "2021", *paths])
     return sorted(set(unformatted))
 
 
 def lints(top):
-    """clippy finds nothing in the cargo workspace"""
+    """clippy reports nothing in the cargo workspace"""
     command = ["cargo", "clippy", "-q", "--workspace", "--all-targets", "--message-format=short"]
     return run(top, [*command, "--", "-D", "warnings"])
 
 
 def documentation(top):
-    """rustdoc finds nothing in the engine"""
+    """rustdoc reports nothing in the engine"""
     command = ["cargo", "doc", "-q", "--no-deps", "-p", "roce", "--document-private-items"]
     return run(top, command, RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links")
 
 
 def shell(top):
-    """shellcheck finds nothing"""
+    """shellcheck reports nothing"""
     paths = [
         str(path) for path in sources.files(top)
         if re.match(rb"#!.*\b(?:ba)?sh\b", (top / path).read_bytes()[:40])
@@ -70,7 +70,7 @@ def shell(top):
 
 
 def licences(top):
-    """every source file names its licence"""
+    """every source file has a line with its SPDX licence identifier"""
     return [
         str(path) for path in sources.files(top)
         if not re.search(r"SPDX-License-Identifier: \(*GPL-2\.0", "".join((top / path).read_text().splitlines()[:3]))
@@ -78,7 +78,7 @@ def licences(top):
 
 
 def forbidden_unsafe(top):
-    """unsafe code is forbidden in the engine and the driver, and found in the abstractions only"""
+    """the engine and the driver forbid unsafe code, and only the abstractions contain any"""
     roots = ("rust/roce/lib.rs", "drivers/infiniband/sw/rrxe/lib.rs")
     complaints = [
         f"{root}: no #![forbid(unsafe_code)]" for root in roots
@@ -93,7 +93,7 @@ def forbidden_unsafe(top):
 
 
 def justified_unsafe(top):
-    """every unsafe block, impl and function says why it is sound"""
+    """every unsafe block, impl and function has a comment on its soundness"""
     complaints = []
     for path in sources.rust(top):
         text = (top / path).read_text()
@@ -103,8 +103,8 @@ def justified_unsafe(top):
                 wanted = "# Safety" if match[1] in ("fn", "trait") else "SAFETY:"
                 if match[1].startswith("extern"):
                     wanted = "(# Safety|SAFETY:)"
-                promised = match[1] == "fn" and implements_trait(lines, number)
-                if not promised and not explained(lines, number, wanted):
+                in_trait_impl = match[1] == "fn" and implements_trait(lines, number)
+                if not in_trait_impl and not explained(lines, number, wanted):
                     complaints.append(f"{path}:{number + 1}: {line.strip()}")
     return complaints
 
@@ -142,7 +142,7 @@ def explained(lines, number, wanted):
 
 
 def no_panics(top):
-    """nothing in the kernel's crates panics by itself"""
+    """the kernel's crates contain no panicking call or macro"""
     return [
         complaint
         for path in sources.kernel_rust(top)
@@ -150,8 +150,8 @@ def no_panics(top):
     ]
 
 
-def no_leftovers(top):
-    """no notes to self and no code in comments"""
+def no_notes_or_dead_code(top):
+    """no comment contains a to-do note or code"""
     marks = r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b"
     dead = r"^[ \t]*//[ \t](?:let |if |for |return\b|pub |fn |use )[^\n]*[;{]$"
     complaints = []
@@ -164,7 +164,7 @@ def no_leftovers(top):
 
 
 def short_files(top):
-    """no source file is much longer than 600 lines"""
+    """no source file is longer than 640 lines"""
     lengths = {path: len((top / path).read_text().splitlines()) for path in sources.files(top)}
     return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
 
@@ -191,18 +191,18 @@ def no_panic_symbols(top):
     ]
 
 
-def conforming(top):
-    """each test that the table of conformance names exists"""
+def existing_tests(top):
+    """each test that conformance.rst names exists"""
     return conformance.complaints(top)
 
 
-def upheld(top):
-    """each guarantee of others that comments rely on is in the table of safety.rst"""
+def listed_guarantees(top):
+    """safety.rst lists each guarantee of other code that a comment relies on"""
     return guarantees.complaints(top)
 
 
-def one_abi_room(top):
-    """nothing of rust/rdma but abi and the tracepoints knows rrxe or C rxe"""
+def no_driver_names(top):
+    """rust/rdma names rrxe and C rxe only in abi and the tracepoints"""
     complaints = []
     for path in sources.kernel_rust(top):
         if not str(path).startswith("rust/rdma/") or str(path).startswith(("rust/rdma/abi", "rust/rdma/trace.rs")):
@@ -210,39 +210,43 @@ def one_abi_room(top):
         for number, line in enumerate((top / path).read_text().splitlines(), 1):
             # String literals (names of lock classes) and names of KUnit suites may have the name
             # of the driver: they are texts for people.
-            known = re.sub(r'c?"[^"]*"|kunit_tests\(\w+\)', "", line)
-            if re.search(r"r?rxe", known, re.I):
+            visible = re.sub(r'c?"[^"]*"|kunit_tests\(\w+\)', "", line)
+            if re.search(r"r?rxe", visible, re.I):
                 complaints.append(f"{path}:{number}: {line.strip()}")
     return complaints
 
 
-def referenced(top):
-    """the tables of reference.rst name what the source defines"""
+def complete_reference(top):
+    """the tables of reference.rst have the names that the source defines"""
     return reference.complaints(top)
 
 
-def told(top):
-    """each commit says what it changes and why, and who signs it off"""
+def commit_messages(top):
+    """each commit message has a subject, a reason and a sign-off"""
     return history.complaints(top)
 
 
-def fitting_mutants(top):
+def applicable_mutants(top):
     """each mutant changes one place of the engine, and its unit test exists"""
     script = top / "tests/sim/mutants.py"
     if not script.exists():
         return []
-    known, complaints = conformance.Tests(top), []
+    tests_of_tree, complaints = conformance.Tests(top), []
     for name, path, text, _, *tests in runpy.run_path(str(script))["MUTANTS"]:
         found = (top / "rust/roce" / path).read_text().count(text)
         if found != 1:
             complaints.append(f"{name}: the text to change occurs {found} times in {path}")
-        complaints += [f"{name}: there is no test {test}" for test in tests if not known.exists(f"engine: {test}")]
+        complaints += [
+            f"{name}: there is no test {test}"
+            for test in tests if not tests_of_tree.exists(f"engine: {test}")
+        ]
     return complaints
 
 
 TEXT_GATES = (
-    licences, forbidden_unsafe, justified_unsafe, no_panics, no_leftovers, short_files, conforming, upheld,
-    one_abi_room, referenced, told, fitting_mutants,
+    licences, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
+    existing_tests, listed_guarantees, no_driver_names, complete_reference, commit_messages,
+    applicable_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

@@ -66,7 +66,7 @@ def sentences(text):
             yield sentence.strip()
 
 
-def relying(top):
+def relying_sentences(top):
     """Yields (path and line, sentence) for each sentence that relies on other code."""
     for path in sources.kernel_rust(top):
         if not str(path).startswith(("rust/rdma", "drivers")):
@@ -85,11 +85,12 @@ def relying(top):
 
 def complaints(top):
     """Returns a message for each sentence without a claim and each claim without a sentence."""
-    known = {claim: pattern(claim) for claim in claims(top)}
+    patterns = {claim: pattern(claim) for claim in claims(top)}
     used, found = set(), []
-    for place, sentence in relying(top):
-        matching = [claim for claim, matches in known.items() if matches.search(sentence)]
-        used.update(matching)
-        if not matching:
-            found.append(f"{place}: {TABLE} says nobody who upholds this: {sentence}")
-    return found + [f"{TABLE}: no comment relies on this: {claim}" for claim in known if claim not in used]
+    for place, sentence in relying_sentences(top):
+        matched = [claim for claim, matches in patterns.items() if matches.search(sentence)]
+        used.update(matched)
+        if not matched:
+            found.append(f"{place}: {TABLE} has no guarantee for this sentence: {sentence}")
+    unused = [claim for claim in patterns if claim not in used]
+    return found + [f"{TABLE}: no comment relies on this: {claim}" for claim in unused]

@@ -17,7 +17,7 @@ import sys
 RELOCATION = re.compile(r"^([0-9a-f]+) R_\w+\s+(\S+?)(?:[-+]0x[0-9a-f]+)?$")
 SECTION = re.compile(r"^RELOCATION RECORDS FOR \[(.*)\]:$")
 PANIC = re.compile(r"9panicking|slice_\w*_fail|mismatch_fail|unwrap_failed|expect_failed")
-OURS = ("roce", "rdma", "rrxe")
+OUR_CRATES = ("roce", "rdma", "rrxe")
 
 
 def references(path):
@@ -45,7 +45,7 @@ def crate(frame):
     return match[1] if match else "core"
 
 
-def culprit(symbol, inlined):
+def responsible_crate(symbol, inlined):
     """Returns the crate that a panic belongs to."""
     crates = [crate(frame) for frame in inlined]
     if "panic_const" in symbol:
@@ -64,7 +64,7 @@ def complaints(paths):
     for path in paths:
         for section, offset, symbol in references(path):
             inlined = frames(path, section, offset)
-            if culprit(symbol, inlined) in OURS and ":?)" not in inlined[0]:
+            if responsible_crate(symbol, inlined) in OUR_CRATES and ":?)" not in inlined[0]:
                 found.append(f"{symbol}: {' < '.join(inlined)}")
     return found
 

@@ -19,7 +19,10 @@ import panics
 SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
 ROOT = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n"
 MEMBER = '[package]\nname = "roce"\nversion = "0.1.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n'
-STUB = "extern crate roce;\n\n#[inline(never)]\npub fn handle_packet() {\n    roce::handle_packet()\n}\n"
+OBJECT_SOURCE = (
+    "extern crate roce;\n\n#[inline(never)]\n"
+    "pub fn handle_packet() {\n    roce::handle_packet()\n}\n"
+)
 TABLE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table::\n\n"
 GOOD = {
     "Documentation/conformance.rst": TABLE + "   * - a\n     - works\n     - ``30-sim``\n",
@@ -29,7 +32,7 @@ GOOD = {
     "rust/roce/lib.rs": SPDX + ROOT + "\n/// Words.\npub fn handle_packet() {}\n",
     "drivers/infiniband/sw/rrxe/lib.rs": SPDX + ROOT,
     "rust/rdma/lib.rs": SPDX + "//! Words.\n",
-    "tests/gates/engine_object.rs": SPDX + STUB,
+    "tests/gates/engine_object.rs": SPDX + OBJECT_SOURCE,
     "tests/run.sh": "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0\necho\n",
 }
 
@@ -60,7 +63,7 @@ SAFETY = (
 )
 
 
-def relies(comment, claim=None):
+def unsafe_block(comment, claim=None):
     """Returns a source with an unsafe block below this comment, and a table with this claim."""
     text = rdma(f"fn f() {{\n    // {comment}\n    unsafe {{ g() }}\n}}\n")
     return text | ({"Documentation/safety.rst": SAFETY.format(claim)} if claim else {})
@@ -82,97 +85,116 @@ BLOCK = "fn f() {\n    unsafe { g() }\n}\n"
 TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert!(true);\n        None::<u8>.unwrap();\n    }\n}\n"
 
 CASES = {
-    "a blameless tree": ({}, ()),
-    "a guarantee of ib_core's that is in no table": (relies("SAFETY: ib_core holds the QP."), ("upheld",)),
-    "one that is in the table": (relies("SAFETY: Valid, for ib_core holds the QP.", "ib_core holds the *"), ()),
-    "one of which the table says something else": (
-        relies("SAFETY: ib_core holds the QP.", "ib_core locks the *"), ("upheld",)),
-    "a row that nobody relies on": (relies("SAFETY: Words.", "ib_core holds the *"), ("upheld",)),
-    "a rule of locking that is in no table": (
-        rdma("/// Words. Meanwhile ib_core holds the QP.\nfn f() {}\n"), ("upheld",)),
-    "a sentence about ib_core that promises nothing": (rdma("/// What ib_core passes.\nfn f() {}\n"), ()),
-    "a file without a licence": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licences",)),
-    "a script without a licence": ({"tools/script": "#!/bin/sh\necho\n"}, ("licences",)),
+    "a tree without violations": ({}, ()),
+    "a SAFETY comment whose guarantee is not in the table": (
+        unsafe_block("SAFETY: ib_core holds the QP."), ("listed_guarantees",)),
+    "a SAFETY comment whose guarantee is in the table": (
+        unsafe_block("SAFETY: Valid, for ib_core holds the QP.", "ib_core holds the *"), ()),
+    "a SAFETY comment with another guarantee than the table's": (
+        unsafe_block("SAFETY: ib_core holds the QP.", "ib_core locks the *"),
+        ("listed_guarantees",)),
+    "a guarantee of the table that no comment relies on": (
+        unsafe_block("SAFETY: Words.", "ib_core holds the *"), ("listed_guarantees",)),
+    "a documentation comment whose guarantee is not in the table": (
+        rdma("/// Words. Meanwhile ib_core holds the QP.\nfn f() {}\n"), ("listed_guarantees",)),
+    "a comment about ib_core without a promise": (
+        rdma("/// What ib_core passes.\nfn f() {}\n"), ()),
+    "a file without an SPDX line": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licences",)),
+    "a script without an SPDX line": ({"tools/script": "#!/bin/sh\necho\n"}, ("licences",)),
     "a driver that doesn't forbid unsafe code": (
         {DRIVER: SPDX + "//! Words.\n#![no_std]\n"}, ("forbidden_unsafe",)),
     "unsafe code in the driver": (
         {DRIVER: SPDX + ROOT + "// SAFETY: Words.\n" + "unsafe impl Send for A {}\n"}, ("forbidden_unsafe",)),
-    "the word unsafe in comments and strings": (engine('\n/// It is unsafe.\npub const A: &str = "unsafe {";\n'), ()),
-    "an unsafe block without reason": (rdma(BLOCK), ("justified_unsafe",)),
-    "an unsafe block with its reason": (rdma("fn f() {\n    // SAFETY: Words.\n    unsafe { g() }\n}\n"), ()),
-    "a reason that is another statement's": (
+    "the word unsafe in comments and strings": (
+        engine('\n/// It is unsafe.\npub const A: &str = "unsafe {";\n'), ()),
+    "an unsafe block without SAFETY comment": (rdma(BLOCK), ("justified_unsafe",)),
+    "an unsafe block with SAFETY comment": (
+        rdma("fn f() {\n    // SAFETY: Words.\n    unsafe { g() }\n}\n"), ()),
+    "an unsafe block below another statement's SAFETY comment": (
         rdma("fn f() {\n    // SAFETY: Words.\n    let a = 1;\n    unsafe { g() }\n}\n"), ("justified_unsafe",)),
-    "an unsafe impl without reason": (rdma("unsafe impl Send for A {}\n"), ("justified_unsafe",)),
-    "an unsafe function without conditions": (
+    "an unsafe impl without SAFETY comment": (
+        rdma("unsafe impl Send for A {}\n"), ("justified_unsafe",)),
+    "an unsafe function without # Safety section": (
         rdma("/// Words.\npub unsafe fn f() {}\n"), ("justified_unsafe",)),
-    "an unsafe function of a trait": (
+    "an unsafe function of a trait implementation": (
         rdma("impl A for B {\n    unsafe fn f() {}\n}\n"), ()),
-    "unwrap": (rdma("fn f() {\n    g().unwrap();\n}\n"), ("no_panics",)),
+    "a call of unwrap": (rdma("fn f() {\n    g().unwrap();\n}\n"), ("no_panics",)),
     "an assertion": (rdma("fn f(a: bool) {\n    assert!(a);\n}\n"), ("no_panics",)),
-    "a wild card that panics": ({DRIVER: SPDX + ROOT + "fn f() {\n    unreachable!()\n}\n"}, ("no_panics",)),
+    "the macro unreachable": (
+        {DRIVER: SPDX + ROOT + "fn f() {\n    unreachable!()\n}\n"}, ("no_panics",)),
     "panics in tests": (rdma(TESTS.lstrip()), ()),
     "assertions at compile time": (rdma("const _: () = assert!(size_of::<u8>() == 1);\n"), ()),
-    "a panic behind the tests": (
+    "a panic in code behind the tests": (
         rdma(TESTS.lstrip() + "\nfn f() {\n    todo!()\n}\n"), ("no_panics",)),
-    "a note to self": (rdma("// TO" "DO: words\n"), ("no_leftovers",)),
-    "code in a comment": (rdma("// let a = f(b);\n"), ("no_leftovers",)),
+    "a to-do note": (rdma("// TO" "DO: words\n"), ("no_notes_or_dead_code",)),
+    "code in a comment": (rdma("// let a = f(b);\n"), ("no_notes_or_dead_code",)),
     "a long file": (rdma("// Words.\n" * 700), ("short_files",)),
     "an unformatted file": (rdma("fn f( ) {}\n"), ("formatting",)),
-    "a lint": (engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),
-    "a broken link in the documentation": (engine("\n/// See [`nothing`].\npub fn f() {}\n"), ("documentation",)),
-    "a careless script": (
+    "code that clippy warns about": (
+        engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),
+    "a broken link in the documentation": (
+        engine("\n/// See [`nothing`].\npub fn f() {}\n"), ("documentation",)),
+    "a script that shellcheck warns about": (
         {"tests/run.sh": GOOD["tests/run.sh"] + "cd $1\nunused=1\n"}, ("shell",)),
-    "a table that names a test that isn't there": (table("works", "``gone.sh``"), ("conforming",)),
-    "a table that names the test of an engine that has none": (table("works", "``engine: gone``"), ("conforming",)),
-    "a feature that works without a test": (table("works", "see there"), ("conforming",)),
-    "a feature in a state of its own": (table("nearly", "``30-sim``"), ("conforming",)),
-    "a feature that is missing": (table("missing", "none"), ()),
-    "an abstraction that knows the driver": (rdma("// As rrxe wants it.\n"), ("one_abi_room",)),
-    "an abstraction whose lock has the driver's name": (rdma('const A: &CStr = c"rrxe_lock";\n'), ()),
-    "the room of the ABI": ({"rust/rdma/abi/a.rs": SPDX + "//! Layouts of rxe.\n"}, ()),
-    "a counter in the table": (COUNTER | reference(("sent_pkts", "Words.")), ()),
-    "a counter that is in no table": (COUNTER, ("referenced",)),
-    "a row of a counter that isn't there": (COUNTER | reference(("sent_pkts", "a"), ("gone", "b")), ("referenced",)),
-    "another default of a parameter": (
-        PARAMETER | reference(("pollers", "``0``"), title="Module parameters"), ("referenced",)),
+    "a conformance row with a guest script that does not exist": (
+        table("works", "``gone.sh``"), ("existing_tests",)),
+    "a conformance row with an engine test that does not exist": (
+        table("works", "``engine: gone``"), ("existing_tests",)),
+    "a conformance row that says works without a test": (
+        table("works", "see there"), ("existing_tests",)),
+    "a conformance row with an unknown state": (table("nearly", "``30-sim``"), ("existing_tests",)),
+    "a conformance row that says missing without a test": (table("missing", "none"), ()),
+    "a comment of rust/rdma that names the driver": (
+        rdma("// As rrxe wants it.\n"), ("no_driver_names",)),
+    "a lock of rust/rdma named after the driver": (rdma('const A: &CStr = c"rrxe_lock";\n'), ()),
+    "a comment of rust/rdma/abi that names C rxe": (
+        {"rust/rdma/abi/a.rs": SPDX + "//! Layouts of rxe.\n"}, ()),
+    "a counter that reference.rst lists": (COUNTER | reference(("sent_pkts", "Words.")), ()),
+    "a counter that reference.rst does not list": (COUNTER, ("complete_reference",)),
+    "a counter of reference.rst that does not exist": (
+        COUNTER | reference(("sent_pkts", "a"), ("gone", "b")), ("complete_reference",)),
+    "a parameter with another default in reference.rst": (
+        PARAMETER | reference(("pollers", "``0``"), title="Module parameters"),
+        ("complete_reference",)),
     "a mutant that changes one place": (mutant("pub fn", "handle_packet"), ()),
-    "a mutant whose text is gone": (mutant("gone"), ("fitting_mutants",)),
-    "a mutant whose text is there twice": (mutant("Words."), ("fitting_mutants",)),
-    "a mutant whose unit test is gone": (mutant("pub fn", "gone"), ("fitting_mutants",)),
-    "an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
-    "engine code that isn't there": (
+    "a mutant whose text does not occur": (mutant("gone"), ("applicable_mutants",)),
+    "a mutant whose text occurs twice": (mutant("Words."), ("applicable_mutants",)),
+    "a mutant whose unit test does not exist": (mutant("pub fn", "gone"), ("applicable_mutants",)),
+    "engine code with an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
+    "an object file without the engine's code": (
         {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),
 }
 
 
-def complaining(changes, expected):
+def messages_of_gates(changes, expected):
     """Returns the messages of each gate that reports something about GOOD with these changes.
 
     The gates that start compilers are slow. They run only if one of them is expected to report
     something, or if no gate is.
     """
     tools = not expected or {gate.__name__ for gate in gates.TOOL_GATES}.intersection(expected)
-    asked = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())
+    selected = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         for name, text in (GOOD | changes).items():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_text(text)
         os.environ["CARGO_TARGET_DIR"] = str(top / "target")
-        found = {gate.__name__: gate(top) for gate in asked}
+        found = {gate.__name__: gate(top) for gate in selected}
     return {name: complaints for name, complaints in found.items() if complaints}
 
 
 OBJECTS = {
     "an addition that may overflow": ("pub fn f(a: u32, b: u32) -> u32 {\n    a + b\n}\n", True),
     "an addition that wraps": ("pub fn f(a: u32, b: u32) -> u32 {\n    a.wrapping_add(b)\n}\n", False),
-    "a copy between slices": ("pub fn f(a: &mut [u8], b: &[u8]) {\n    a.copy_from_slice(b)\n}\n", True),
-    "an overflow in what is inlined": (
+    "a copy between slices of unknown lengths": (
+        "pub fn f(a: &mut [u8], b: &[u8]) {\n    a.copy_from_slice(b)\n}\n", True),
+    "an inlined sum of core's that may overflow": (
         "pub fn f(a: &[u8]) -> u32 {\n    a.iter().map(|a| u32::from(*a)).sum()\n}\n", False),
 }
 
 
-def panicking(text):
+def panics_of(text):
     """Compiles a crate named `rdma` of this text; returns the panics that panics.py finds in it."""
     with tempfile.TemporaryDirectory() as folder:
         source, built = Path(folder) / "lib.rs", Path(folder) / "lib.o"
@@ -186,13 +208,16 @@ def panicking(text):
 
 SIGNED = "\n\nSigned-off-by: A B <a@b.example>\n"
 MESSAGES = {
-    "a good one": ("rrxe, roce: Bound the wait" + "\n\nWords say why." + SIGNED, True),
-    "another part": ("stuff: Bound the wait" + "\n\nWords say why." + SIGNED, False),
+    "a subject, a reason and a sign-off": (
+        "rrxe, roce: Bound the wait" + "\n\nWords say why." + SIGNED, True),
+    "an unknown part in its subject": (
+        "stuff: Bound the wait" + "\n\nWords say why." + SIGNED, False),
     "a long subject": ("rrxe: Bound " + "the wait " * 8 + "here" + "\n\nWords say why." + SIGNED, False),
-    "a full stop": ("rrxe: Bound the wait." + "\n\nWords say why." + SIGNED, False),
+    "a full stop behind its subject": (
+        "rrxe: Bound the wait." + "\n\nWords say why." + SIGNED, False),
     "no reason": ("rrxe: Bound the wait" + SIGNED, False),
-    "a long line": ("rrxe: Bound the wait" + "\n\n" + "Words " * 20 + SIGNED, False),
-    "nobody who signs it off": ("rrxe: Bound the wait" + "\n\nWords say why.\n", False),
+    "a long line in its body": ("rrxe: Bound the wait" + "\n\n" + "Words " * 20 + SIGNED, False),
+    "no sign-off": ("rrxe: Bound the wait" + "\n\nWords say why.\n", False),
 }
 
 
@@ -200,25 +225,29 @@ def main():
     failed = False
     for case, (message, expected) in MESSAGES.items():
         found = list(history.faults(message))
-        right = (not found) == expected
-        print(f"{'ok' if right else 'not ok'} - message of a commit: {case}", flush=True)
-        if not right:
+        passed = (not found) == expected
+        outcome = "ok" if passed else "not ok"
+        verb = "accepts" if expected else "rejects"
+        print(f"{outcome} - history.py {verb} a message with {case}", flush=True)
+        if not passed:
             print(f"# expected {expected}, got {found}")
-        failed |= not right
+        failed |= not passed
     for case, (text, expected) in OBJECTS.items():
-        found = panicking(text)
-        right = bool(found) == expected
-        print(f"{'ok' if right else 'not ok'} - object code of {case}", flush=True)
-        if not right:
+        found = panics_of(text)
+        passed = bool(found) == expected
+        panic = "a panic" if expected else "no panic"
+        print(f"{'ok' if passed else 'not ok'} - panics.py finds {panic} in {case}", flush=True)
+        if not passed:
             print(f"# expected {expected}, got {found}")
-        failed |= not right
+        failed |= not passed
     for case, (changes, expected) in CASES.items():
-        found = complaining(changes, expected)
-        right = set(found) == set(expected)
-        print(f"{'ok' if right else 'not ok'} - gates on {case}", flush=True)
-        if not right:
+        found = messages_of_gates(changes, expected)
+        passed = set(found) == set(expected)
+        reporting = ", ".join(expected) or "no gate"
+        print(f"{'ok' if passed else 'not ok'} - {reporting} complains about {case}", flush=True)
+        if not passed:
             print(f"# expected {sorted(expected)}, got {found}")
-        failed |= not right
+        failed |= not passed
     return 1 if failed else 0
 
 

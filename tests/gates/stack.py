@@ -7,9 +7,9 @@ that the network stack calls itself recursively for one packet. The recursion li
 stack leave the rest of the kernel stack to its first caller
 (drivers/infiniband/sw/rrxe/net/outgoing.rs). This program disassembles the module. It follows the
 direct calls from each function that no other function of the module calls directly to the functions
-that send a packet, and adds up the stack frames on the way. It does not see calls by pointers.
+that send a packet, and adds up the stack frames on the path. It does not see calls by pointers.
 
-usage: stack.py MODULE                  exit status 1 if a path takes more than MOST bytes
+usage: stack.py MODULE                  exit status 1 if a path takes more than MAX_BYTES
 """
 import re
 import subprocess
@@ -17,13 +17,13 @@ import sys
 
 # Limit for the stack frames of one path, in bytes. A UDP socket takes about as much of the stack
 # from the system call to the IP layer.
-MOST = 2048
-SENDS = {"ip_local_out", "ip6_local_out", "__dev_queue_xmit"}
+MAX_BYTES = 2048
+SEND_FUNCTIONS = {"ip_local_out", "ip6_local_out", "__dev_queue_xmit"}
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
-ROOM = re.compile(r"\bsub\s+\$0x([0-9a-f]+),%rsp")
+STACK_ALLOCATION = re.compile(r"\bsub\s+\$0x([0-9a-f]+),%rsp")
 PUSH = re.compile(r"\bpush\s+%r")
-CALLED = re.compile(r"R_X86_64_PLT32\s+(\S+?)(?:[-+]0x[0-9a-f]+)?$")
-DIRECT = re.compile(r"\b(?:call|jmp)\s+[0-9a-f]+ <([^+>]+)>")
+CALL_RELOCATION = re.compile(r"R_X86_64_PLT32\s+(\S+?)(?:[-+]0x[0-9a-f]+)?$")
+CALL_INSTRUCTION = re.compile(r"\b(?:call|jmp)\s+[0-9a-f]+ <([^+>]+)>")
 
 
 def functions(module):
@@ -36,53 +36,54 @@ def functions(module):
             frames[name], calls[name] = 8, set()
         elif name is None:
             continue
-        elif match := ROOM.search(line):
+        elif match := STACK_ALLOCATION.search(line):
             frames[name] += int(match[1], 16)
         elif PUSH.search(line):
             frames[name] += 8
-        elif match := CALLED.search(line) or DIRECT.search(line):
+        elif match := CALL_RELOCATION.search(line) or CALL_INSTRUCTION.search(line):
             calls[name].add(match[1])
     return frames, calls
 
 
 def senders(calls):
-    """Returns the functions from which direct calls lead to a function of SENDS."""
-    found, size = set(SENDS), 0
+    """Returns the functions from which direct calls lead to a function of SEND_FUNCTIONS."""
+    found, size = set(SEND_FUNCTIONS), 0
     while len(found) > size:
         size = len(found)
         found |= {name for name, called in calls.items() if called & found}
     return found
 
 
-def deepest(name, frames, calls, leading, above=frozenset()):
-    """Returns the path from a function to one of SENDS that takes most stack: bytes and functions.
+def deepest_path(name, frames, calls, calling_senders, on_path=frozenset()):
+    """Returns the bytes and the functions of the deepest path to one of SEND_FUNCTIONS.
 
-    `above` holds the functions that are already on the path. Returns None if there is no path.
+    `on_path` holds the functions that are already on the path. Returns None if there is no path.
     """
-    if name in SENDS:
+    if name in SEND_FUNCTIONS:
         return 0, [name]
-    ways = [deepest(called, frames, calls, leading, above | {name})
-            for called in calls[name] & leading - above - {name}]
-    ways = [way for way in ways if way]
-    if not ways:
+    paths = [deepest_path(called, frames, calls, calling_senders, on_path | {name})
+             for called in calls[name] & calling_senders - on_path - {name}]
+    paths = [path for path in paths if path]
+    if not paths:
         return None
-    below, path = max(ways)
+    below, path = max(paths)
     return frames[name] + below, [name, *path]
 
 
 def main():
     frames, calls = functions(sys.argv[1])
-    leading = senders(calls)
-    called = set().union(*(calls[name] - {name} for name in leading - SENDS))
-    ways = [deepest(name, frames, calls, leading) for name in leading - SENDS - called]
-    if not ways:
-        print("nothing sends")
+    calling_senders = senders(calls)
+    called = set().union(*(calls[name] - {name} for name in calling_senders - SEND_FUNCTIONS))
+    first_functions = calling_senders - SEND_FUNCTIONS - called
+    paths = [deepest_path(name, frames, calls, calling_senders) for name in first_functions]
+    if not paths:
+        print("no function of the module calls the network stack to send")
         return 1
-    for size, path in sorted(ways):
-        if size > MOST or (size, path) == max(ways):
-            print(f"{size} bytes, of {MOST} at most:")
+    for size, path in sorted(paths):
+        if size > MAX_BYTES or (size, path) == max(paths):
+            print(f"{size} bytes, of {MAX_BYTES} at most:")
             print("".join(f"  {frames.get(name, '')} {name}\n" for name in path), end="")
-    return max(ways)[0] > MOST
+    return max(paths)[0] > MAX_BYTES
 
 
 if __name__ == "__main__":
