@@ -26,8 +26,8 @@ Comment lines of a script say how it is to be run:
                               the kernel's command line, additional Debian packages.
     # vm-debug: part          `make test` runs the script on the debug kernel, too. Such scripts
                               take little time and cover much of the driver.
-    # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: SLOWNESS times the
-                              limit of `# vm:`.
+    # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: DEBUG_SLOWDOWN times
+                              the limit of `# vm:`.
     # vm-debug: skip REASON   The script is not run on the debug kernel.
 
 Files without a `# vm:` line are libraries and helpers of scripts.
@@ -54,12 +54,12 @@ BOOT_SECONDS = 90
 # several times slower. A limit only has to detect a hang, so that it may be far too long.
 PATIENCE = 4
 # Factor by which a script takes longer on the debug kernel.
-SLOWNESS = 5
+DEBUG_SLOWDOWN = 5
 # Number of guests that run side by side. A guest keeps one to two CPUs of the host busy, and one
 # CPU while the guest's programs sleep.
 GUESTS = int(os.environ.get("RRXE_GUESTS") or min(2, os.cpu_count() or 1))
 # Maximum number of scripts in one boot. It is small so that the guests end at about the same time.
-SHARED = 10
+MAX_SCRIPTS_PER_BOOT = 10
 
 
 class Script:
@@ -70,14 +70,15 @@ class Script:
         self.name = path.name
         self.path = path.relative_to(SCRIPTS)
         self.debug = debug
-        self.words = words(text, "vm")
-        self.debug_words = words(text, "vm-debug")
+        self.words = directive_words(text, "vm")
+        self.debug_words = directive_words(text, "vm-debug")
         skip = re.search(r"^# vm-debug: *skip (.*)$", text, re.MULTILINE)
         self.skip = skip[1] if debug and skip else None
-        self.settings = settings(self.words)
+        self.settings = directive_settings(self.words)
         self.timeout = int(self.settings.get("timeout", "120"))
         if debug:
-            self.timeout = int(settings(self.debug_words).get("timeout", self.timeout * SLOWNESS))
+            debug_settings = directive_settings(self.debug_words)
+            self.timeout = int(debug_settings.get("timeout", self.timeout * DEBUG_SLOWDOWN))
         self.timeout *= PATIENCE
 
     def job(self):
@@ -97,14 +98,14 @@ class Script:
         return chosen
 
 
-def words(text, tag):
+def directive_words(text, tag):
     """Returns the words of all comment lines `# tag: words` of a script."""
     return [word for line in re.findall(rf"^# {tag}: *(.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-def settings(line):
+def directive_settings(words):
     """Returns the words `name=value` as a dictionary."""
-    return dict(word.split("=", 1) for word in line if "=" in word)
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 class Output:
@@ -149,10 +150,11 @@ def met_stale_breakpoint(lines):
 # Bugs of kernel code outside rrxe that occur with any RDMA driver. Each entry has a regular
 # expression for the kernel's warning, a text that one of the ten lines from the warning on
 # contains, and a description.
-FAULTS_OF_OTHERS = (
+KNOWN_KERNEL_BUGS = (
     # resolve_prepare_src(), drivers/infiniband/core/cma.c: RDS binds the rdma_cm identifier to the
     # device. The device's removal changes the identifier's state. Then RDS resolves the address.
-    (r".* at rdma_resolve_addr\+", "rds_connect_worker", "RDS connected while its device went"),
+    (r".* at rdma_resolve_addr\+", "rds_connect_worker",
+     "RDS resolved an address during the removal of its device"),
     # nvmet_port_subsys_drop_link() destroys the listening rdma_cm identifier with nvmet_config_sem
     # held. A command that arrives before its connection is established takes nvmet_config_sem in
     # the handler of another identifier. Lockdep has one class for the mutexes of both identifiers.
@@ -165,34 +167,39 @@ FAULTS_OF_OTHERS = (
 )
 
 
-def met_fault_of_others(lines):
-    """Returns the description of the fault of FAULTS_OF_OTHERS that alone made a guest fail.
+def only_known_kernel_bug(lines):
+    """Returns the description of the entry of KNOWN_KERNEL_BUGS that alone made a guest fail.
 
-    Returns None if no such fault occurred, if a check other than "the kernel is well" failed, if
+    Returns None if no such bug occurred, if a check other than "the kernel is well" failed, if
     the kernel reported another error, or if a script did not end.
     """
     failures = [line for line in lines if line.startswith("not ok")]
-    names = [set(re.findall(rf"^# {word} of (\S+)", "".join(lines), re.MULTILINE)) for word in ("begin", "end")]
-    if not failures or not all("the kernel is well" in line for line in failures) or names[0] != names[1]:
+    begun, ended = (
+        set(re.findall(rf"^# {word} of (\S+)", "".join(lines), re.MULTILINE))
+        for word in ("begin", "end")
+    )
+    if not failures or not all("the kernel is well" in line for line in failures) or begun != ended:
         return None
-    stamps, found = {}, None
+    explained_times, found = {}, None
     for index, line in enumerate(lines):
         if not any(re.search(splat, line) for splat in SPLATS):
             continue
         warning = re.search(r"\[ *(\d+\.\d+)\] WARNING: (.*)", line)
-        known = [known for known in FAULTS_OF_OTHERS if warning and re.match(known[0], warning[2])]
-        if not known:
+        bugs = [bug for bug in KNOWN_KERNEL_BUGS if warning and re.match(bug[0], warning[2])]
+        if not bugs:
             return None
-        near = "".join(lines[index:index + 10])
-        named = next((what for _, text, what in known if text in near), None)
-        stamps[warning[1]] = stamps.get(warning[1], False) or named is not None
-        found = named or found
-    return found if stamps and all(stamps.values()) else None
+        following = "".join(lines[index:index + 10])
+        description = next((what for _, text, what in bugs if text in following), None)
+        time_stamp = warning[1]
+        explained_times.setdefault(time_stamp, False)
+        explained_times[time_stamp] |= description is not None
+        found = description or found
+    return found if explained_times and all(explained_times.values()) else None
 
 
-def excused(lines, why):
+def with_failures_skipped(lines, reason):
     """Returns the lines of a guest with each failed result turned into a skipped one."""
-    return [re.sub("^not (ok - .*)", rf"\1 # SKIP {why}", line) for line in lines]
+    return [re.sub("^not (ok - .*)", rf"\1 # SKIP {reason}", line) for line in lines]
 
 
 def boot(scripts, slot, again=True):
@@ -200,13 +207,14 @@ def boot(scripts, slot, again=True):
 
     A script that had not ended when the guest ended is reported as failed. If the guest ended by a
     stale breakpoint (met_stale_breakpoint()) and `again` is true, the scripts that had not ended
-    are run in one more boot. A fault of FAULTS_OF_OTHERS does not count as a failure.
+    are run in one more boot. A known kernel bug does not count as a failure.
 
     Returns whether the guest succeeded, and a list of the scripts that were not begun.
     """
     debug = scripts[0].debug
+    boot_timeout = PATIENCE * BOOT_SECONDS * (DEBUG_SLOWDOWN if debug else 1)
     environment = os.environ | scripts[0].environment() | {
-        "TIMEOUT": str(PATIENCE * BOOT_SECONDS * (SLOWNESS if debug else 1) + sum(script.timeout for script in scripts)),
+        "TIMEOUT": str(boot_timeout + sum(script.timeout for script in scripts)),
         "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)} VM_LABEL={'debug-' if debug else ''}",
         "RRXE_KERNEL_KIND": "debug" if debug else "stock",
         "RRXE_SLOT": slot,
@@ -230,47 +238,48 @@ def boot(scripts, slot, again=True):
     status = machine.wait()
     if status and again and met_stale_breakpoint(lines):
         output.lines = [f"# {line}" for line in output.lines]
-        output.add("# the emulator ended this guest at a breakpoint that was gone: again\n")
+        output.add("# the guest ended by a stale breakpoint: its remaining scripts run again\n")
         output.write()
-        rest = [script for script in scripts if script.name not in ended]
-        return boot(rest, slot, again=False) if rest else (True, [])
-    if status and (why := met_fault_of_others(lines)):
-        output.lines = excused(output.lines, why)
+        remaining = [script for script in scripts if script.name not in ended]
+        return boot(remaining, slot, again=False) if remaining else (True, [])
+    if status and (bug := only_known_kernel_bug(lines)):
+        output.lines = with_failures_skipped(output.lines, bug)
         status = 0
-    unfinished = began.keys() - ended
-    left = [script for script in scripts if script.name not in began]
+    interrupted = began.keys() - ended
+    not_begun = [script for script in scripts if script.name not in began]
     if not began:
-        unfinished, left = [script.name for script in scripts], []
-    for name in unfinished:
-        output.add(f"not ok - {name}: ends before the guest does\n")
-    if status and not unfinished:
-        output.add(f"not ok - guest of {', '.join(sorted(ended))} stays well (status {status})\n")
+        interrupted, not_begun = [script.name for script in scripts], []
+    for name in interrupted:
+        output.add(f"not ok - {name}: the script ends before the guest does\n")
+    if status and not interrupted:
+        names = ", ".join(sorted(ended))
+        output.add(f"not ok - the guest of {names} exits with status 0 (got {status})\n")
     output.write()
-    return status == 0, left
+    return status == 0, not_begun
 
 
-def scripts_of(debug, only=""):
+def scripts_for_kernel(debug, only=""):
     """Returns the scripts whose names match `only`, for the debug or the stock kernel."""
     scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*/*.sh"), key=lambda path: path.name)]
     return [script for script in scripts if script.words and re.search(only, script.name)]
 
 
-def chosen(debug):
+def selected_scripts(debug):
     """Returns the scripts that RRXE_ONLY and RRXE_QUICK select."""
     only = os.environ.get("RRXE_ONLY", "")
-    scripts = scripts_of(debug, only)
+    scripts = scripts_for_kernel(debug, only)
     if os.environ.get("RRXE_QUICK"):
         return [script for script in scripts if "quick" in script.words]
     if not debug and not only:
-        scripts += [script for script in scripts_of(True) if "part" in script.debug_words]
+        scripts += [script for script in scripts_for_kernel(True) if "part" in script.debug_words]
     return scripts
 
 
-def groups(scripts):
+def boots_of(scripts):
     """Distributes scripts over boots and returns a list of scripts for each boot.
 
-    Scripts with `vm: together` share boots of at most SHARED scripts with the same kernel and the
-    same Debian suite.
+    Scripts with `vm: together` share boots of at most MAX_SCRIPTS_PER_BOOT scripts with the same
+    kernel and the same Debian suite.
     """
     shared, boots = {}, []
     for script in scripts:
@@ -279,7 +288,7 @@ def groups(scripts):
         else:
             boots.append([script])
     for members in shared.values():
-        count = -(-len(members) // SHARED)
+        count = -(-len(members) // MAX_SCRIPTS_PER_BOOT)
         boots += [members[first::count] for first in range(count)]
     # Long boots start first, so that at the end no guest runs alone for long.
     return sorted(boots, key=lambda members: -sum(script.timeout for script in members))
@@ -294,23 +303,25 @@ def run(scripts):
     for number in range(GUESTS):
         slots.put(f"{os.environ.get('RRXE_SLOT', '')}{number or ''}")
 
-    def boots(group):
-        slot, good = slots.get(), True
+    def run_group(group):
+        """Boots the scripts of a group, and again for those that a boot has not begun."""
+        slot, all_passed = slots.get(), True
         while group:
-            well, group = boot(group, slot)
-            good = good and well
+            passed, group = boot(group, slot)
+            all_passed = all_passed and passed
         slots.put(slot)
-        return good
+        return all_passed
 
+    groups = boots_of([script for script in scripts if not script.skip])
     with concurrent.futures.ThreadPoolExecutor(GUESTS) as pool:
-        results = list(pool.map(boots, groups([script for script in scripts if not script.skip])))
+        results = list(pool.map(run_group, groups))
     return 0 if all(results) else 1
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--debug", action="store_true")
-    return run(chosen(parser.parse_args().debug))
+    return run(selected_scripts(parser.parse_args().debug))
 
 
 if __name__ == "__main__":

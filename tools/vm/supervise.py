@@ -126,11 +126,12 @@ def verdict(machine, in_time, timeout):
     """Returns the exit status, and a message if the guest failed, else None."""
     finished = re.fullmatch(rb"exit (\d+) taint (\d+)\n", machine.status_text)
     if machine.splats:
-        return BROKEN, f"the guest's kernel is not well: {machine.splats[0].decode(errors='replace')}"
+        first = machine.splats[0].decode(errors="replace")
+        return BROKEN, f"the guest's kernel reported an error: {first}"
     if finished is None:
         if not in_time:
-            return TIMED_OUT, f"no end after {timeout} s: the script or the guest hangs"
-        return BROKEN, "the guest went down before the script ended"
+            return TIMED_OUT, f"the script did not end within {timeout} s: it or the guest hangs"
+        return BROKEN, "the guest powered off before the script ended"
     if int(finished[2]) & (TAINT_DIED | TAINT_WARNED | TAINT_LOCKUP):
         return BROKEN, f"the guest's kernel is tainted ({int(finished[2])}): it warned, died or locked up"
     if not in_time:
