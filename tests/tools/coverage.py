@@ -28,14 +28,14 @@ def symbols(path):
         return {int(match[1], 16): match[2] for match in found if match}
 
 
-def beginnings(path):
+def block_starts(path):
     """Returns the start addresses of the translated blocks."""
-    found, begins = set(), False
+    found, after_marker = set(), False
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
-            if begins and line.startswith("0x"):
+            if after_marker and line.startswith("0x"):
                 found.add(int(line[2:18], 16))
-            begins = line.startswith("IN:")
+            after_marker = line.startswith("IN:")
     return found
 
 
@@ -45,14 +45,14 @@ def main(translated, output):
     if not names:
         sys.exit("coverage.py: the output has no symbols")
     addresses = sorted(names)
-    ran = set()
-    for address in beginnings(translated):
+    executed = set()
+    for address in block_starts(translated):
         at = bisect.bisect_right(addresses, address) - 1
         if at >= 0:
-            ran.add(names[addresses[at]])
+            executed.add(names[addresses[at]])
     wanted = {name for name in names.values() if not SKIP.search(name)}
-    print(f"functions of the driver: {len(wanted & ran)} of {len(wanted)} ran; not these:")
-    for name in sorted(wanted - ran):
+    print(f"functions of the driver: {len(wanted & executed)} of {len(wanted)} ran; not these:")
+    for name in sorted(wanted - executed):
         print(f"  {name}")
 
 

@@ -59,9 +59,9 @@ spin() {
 	done
 }
 
-# beside_ringer DRIVER: measures the same beside a process that rings all its doorbells all the time
-# (tests/vm/doorbell/ringer.py).
-beside_ringer() {
+# spin_beside_ringer DRIVER: measures the same beside a process that rings all its doorbells all the
+# time (tests/vm/doorbell/ringer.py).
+spin_beside_ringer() {
 	local line ringer
 	[[ $1 == librrxe ]] || return 0
 	coproc RINGER { exec python3 /payload/tests/vm/doorbell/ringer.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
@@ -74,8 +74,9 @@ beside_ringer() {
 	wait "$ringer" 2>/dev/null
 }
 
-# each MEASURE...: adds links of each driver in turn, and calls these functions with the driver.
-each() {
+# for_each_driver MEASURE...: adds links of each driver in turn, and calls these functions with the
+# driver.
+for_each_driver() {
 	local driver measure
 	for driver in ${DRIVERS:-rxe rrxe librrxe}; do
 		unset RDMAV_DRIVERS
@@ -106,10 +107,10 @@ case $PART in
 instructions)
 	# The default of pollers is half the number of CPUs, which is none with one CPU.
 	modprobe rrxe pollers=1 poll_idle_us=1000000
-	each calls
+	for_each_driver calls
 	rmmod rrxe
-	each verbs_cases
+	for_each_driver verbs_cases
 	tcp_cases
 	;;
-latency) each spin beside_ringer ;;
+latency) for_each_driver spin spin_beside_ringer ;;
 esac

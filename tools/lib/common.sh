@@ -21,11 +21,11 @@ die() {
 key() { sha256sum | cut -c1-12; }
 
 # Prints the home directory of the user who called sudo, so that root and this user share one cache.
-person_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
+sudo_user_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
 
 # Sets RRXE_CACHE, the directory of all downloaded and built files, and RRXE_BUILD.
 cache_name() {
-	: "${RRXE_CACHE:=$(person_home)/.cache/rrxe}"
+	: "${RRXE_CACHE:=$(sudo_user_home)/.cache/rrxe}"
 	# Build output of this clone of the repository. Other clones have other directories.
 	RRXE_BUILD=$RRXE_CACHE/build/$(echo "$TOP" | key)
 	export RRXE_CACHE RRXE_BUILD

@@ -17,7 +17,7 @@ fuzz_run() {
 	fi
 	say "fuzzing for $minutes minutes from seed $seed on"
 	[[ $(type -t debug_kernel_init) == function ]] ||
-		say "there is no debug kernel here: the stock one's slab allocator alone checks what it does"
+		say "there is no debug kernel here: only the stock slab allocator checks memory"
 	export RRXE_KERNEL_KIND=debug RRXE_APPEND="slub_debug=FZP,kmalloc-* ${RRXE_APPEND:-}" VCPUS=${VCPUS:-2} MEM=${MEM:-4G}
 	export RRXE_ENV="FUZZ_SECONDS=$seconds FUZZ_SEEDS=${paired#,} FUZZ_UNLOAD=${unloading#,} ${RRXE_ENV:-}"
 	export TIMEOUT=$((minutes * 60 + runs * 600 + 1200))

@@ -76,7 +76,7 @@ host_build() {
 	else
 		say "rrxe can't be built for kernel $release:"
 		printf '  - %s\n' "${MISSING[@]}" >&2
-		say "to see it at work nevertheless, in a virtual machine with a kernel that has all this: make demo"
+		say "to run it in a virtual machine with a suitable kernel: make demo"
 		exit 1
 	fi
 }

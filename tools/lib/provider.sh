@@ -85,10 +85,10 @@ provider_install() {
 	toolbox_init
 	provider_build "$suite"
 	"$TOP/tools/lib/provider-install" install "$PROVIDER" "$root" || exit
-	say "installed librrxe; make uninstall-provider takes it away"
+	say "installed librrxe; make uninstall-provider removes it"
 }
 
 provider_uninstall() {
 	"$TOP/tools/lib/provider-install" uninstall "${DESTDIR:-}" || exit
-	say "took librrxe away"
+	say "removed librrxe"
 }

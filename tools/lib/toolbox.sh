@@ -62,7 +62,8 @@ need_mmdebstrap() {
 	command -v apt-get >/dev/null ||
 		die "this machine has neither mmdebstrap nor apt-get: install mmdebstrap with your package manager"
 	say "installing mmdebstrap on this machine"
-	retry apt-get -qq -o Acquire::Retries=5 update >&2 || say "apt-get update failed; going on with the lists there are"
+	retry apt-get -qq -o Acquire::Retries=5 update >&2 ||
+		say "apt-get update failed; using the present package lists"
 	DEBIAN_FRONTEND=noninteractive retry apt-get -qq -y --no-install-recommends install mmdebstrap >&2 ||
 		die "apt-get could not install mmdebstrap"
 }

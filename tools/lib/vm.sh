@@ -153,7 +153,7 @@ demo_run() {
 		return
 	fi
 	why=$(sed -n 's/^The demo failed: //p' "$log")
-	[[ -n $why || $rc -ne 124 ]] || why="it was not through after $TIMEOUT s."
+	[[ -n $why || $rc -ne 124 ]] || why="it did not end within $TIMEOUT s."
 	die "the demo failed: ${why:-the guest broke down or was never started, see above.}" \
 		"Its output is in $log, the guest's console in" \
 		"$(find "$RRXE_CACHE/logs" -name 'vm-demo-*' -printf '%T@ %p\n' | sort -n | sed -n '$s/.* //p')."
