@@ -35,8 +35,8 @@ impl Psn {
         self.plus(1)
     }
 
-    /// Returns how far `self` is ahead of `other`, −2²³ … 2²³−1. The result is negative if
-    /// `self` is behind.
+    /// Returns how far `self` is ahead of `other`, from −2²³ to 2²³−1. The result is
+    /// negative if `self` is behind.
     pub const fn since(self, other: Self) -> i32 {
         // Shifting the 24-bit difference to the top and back extends its sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8

@@ -75,7 +75,8 @@ static void declares_capabilities(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
 			IB_PORT_CM_SUP | both.set_port_cap_mask);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, 0, &one), 0);
-	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags, IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
+	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
+			IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
 	/* The driver refuses changes that it does not support, and a port that does not exist. */
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_SHUTDOWN, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_INIT_TYPE, &both), -EOPNOTSUPP);
@@ -89,8 +90,8 @@ static void declares_capabilities(struct kunit *test)
  * Sends `times` datagrams with a Q_Key that is not the receiver's, and waits until the port's
  * counter of Q_Key violations is `counted`.
  */
-static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2], struct ib_ah *ah, u32 times,
-		    u32 counted)
+static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const qp[2],
+		    struct ib_ah *ah, u32 times, u32 counted)
 {
 	struct ib_sge sge = piece(stage, stage->source, 100);
 	struct request sent;

@@ -57,8 +57,8 @@ static void moderates(struct kunit *test)
  * Moves `length` bytes between the start of a buffer and the start of a region of the peer, and
  * expects the completion to have `status`.
  */
-static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer, u32 length,
-		     struct ib_mr *mr, enum ib_wc_status status)
+static void transfer(struct kunit *test, struct stage *stage, enum ib_wr_opcode opcode, u8 *buffer,
+		     u32 length, struct ib_mr *mr, enum ib_wc_status status)
 {
 	struct ib_sge sge = piece(stage, buffer, length);
 	struct request request;

@@ -72,7 +72,8 @@ static void add_link(struct kunit *test)
 	struct kvec bytes;
 	int err;
 
-	KUNIT_ASSERT_EQ(test, sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket), 0);
+	err = sock_create_kern(&init_net, AF_NETLINK, SOCK_RAW, NETLINK_RDMA, &socket);
+	KUNIT_ASSERT_EQ(test, err, 0);
 	/* netlink_capable() checks the credentials of the socket's file. */
 	file = sock_alloc_file(socket, 0, NULL);
 	KUNIT_ASSERT_FALSE(test, IS_ERR(file));

@@ -19,7 +19,7 @@
 
 #include "link.h"
 
-#define MESSAGE 10000		/* bytes: several packets, the last one short */
+#define MESSAGE 10000 /* bytes: several packets, the last one short */
 #define BUFFERS (4 * PAGE_SIZE)
 #define PATIENCE_MS 5000
 

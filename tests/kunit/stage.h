@@ -17,13 +17,15 @@
 
 #include "link.h"
 
-#define LENGTH 10000			/* bytes of a message: several packets */
-#define ORDER 2				/* log2 of the pages of a buffer */
-#define SIZE (PAGE_SIZE << ORDER)	/* bytes of a buffer */
+#define LENGTH 10000 /* bytes of a message: several packets */
+#define ORDER 2 /* log2 of the pages of a buffer */
+#define SIZE (PAGE_SIZE << ORDER) /* bytes of a buffer */
 #define SEED 3
 #define QKEY 0x12345
-#define PATIENCE (5 * HZ)		/* limit for a completion, in jiffies */
-#define RIGHTS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+#define PATIENCE (5 * HZ) /* limit for a completion, in jiffies */
+#define RIGHTS                                                                    \
+	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
+	 IB_ACCESS_REMOTE_ATOMIC)
 
 /* A work request of a test, its completion, and the number of completions up to it. */
 struct request {
@@ -190,7 +192,8 @@ static inline struct ib_qp *make_datagram_qp(struct kunit *test, struct stage *s
  * Creates an address handle from the link's address to a multicast group, or to the link's own
  * address if `group` is NULL.
  */
-static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage, const union ib_gid *group)
+static inline struct ib_ah *make_ah(struct kunit *test, struct stage *stage,
+				    const union ib_gid *group)
 {
 	const struct ib_gid_attr *gid = rrxe_link_gid(test, stage->device);
 	struct rdma_ah_attr attr = { .type = RDMA_AH_ATTR_TYPE_ROCE };
@@ -274,8 +277,8 @@ static inline int post_local(struct stage *stage, int from, struct ib_send_wr *w
 }
 
 /* Posts an RDMA READ or WRITE of the peer's region `mr` with this rkey. */
-static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr, u32 rkey,
-		     struct request *request)
+static inline int post_rdma(struct stage *stage, enum ib_wr_opcode opcode, struct ib_mr *mr,
+			    u32 rkey, struct request *request)
 {
 	struct ib_sge sge =
 		piece(stage, opcode == IB_WR_RDMA_READ ? stage->target : stage->source, LENGTH);

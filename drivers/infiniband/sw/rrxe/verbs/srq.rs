@@ -4,8 +4,8 @@
 //!
 //! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock held. So an SRQ
 //! has a lock of its own. Under this lock, only the lock of kernel consumers that post is taken. A
-//! QP copies the WQE that it takes to memory of its own ([`HeldSges`]). The events that taking triggers
-//! are raised later, outside all locks, by [`Srq::notify`].
+//! QP copies the WQE that it takes to memory of its own ([`HeldSges`]). [`Srq::notify`] raises the
+//! events that taking triggers later, outside all locks.
 
 use core::mem::take;
 
