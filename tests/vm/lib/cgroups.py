@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Cgroups."""
+"""Functions that create, enter and remove cgroups of version 2."""
 
 import os
 import subprocess
@@ -8,12 +8,12 @@ import time
 
 
 def memory_group(name):
-    """Makes a memory cgroup, and returns its directory."""
+    """Creates a cgroup with the memory controller and returns its directory."""
     return make_group(name, "memory")
 
 
 def make_group(name, controller):
-    """Makes a cgroup that the controller limits, and returns its directory."""
+    """Creates a cgroup with this controller and returns its directory."""
     group = f"/sys/fs/cgroup/{name}"
     if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
@@ -24,13 +24,13 @@ def make_group(name, controller):
 
 
 def join(group):
-    """Moves the process to a cgroup."""
+    """Moves the calling process into a cgroup."""
     with open(f"{group}/cgroup.procs", "w", encoding="ascii") as processes:
         processes.write("0")
 
 
 def remove_group(group):
-    """Removes a cgroup as soon as its processes have ended."""
+    """Removes a cgroup as soon as its processes have ended. Fails after 20 s."""
     end = time.monotonic() + 20
     while True:
         try:

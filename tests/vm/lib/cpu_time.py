@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What the kernel's threads cost."""
+"""CPU time of kernel workers, and counts of softirqs, work items and packets of rrxe.
+
+The counts come from /proc, and from histograms and the trace buffer of ftrace. The events are
+rrxe's tracepoints and those of work queues.
+"""
 
 import contextlib
 import os
@@ -10,12 +14,13 @@ import time
 from pathlib import Path
 
 TRACING = Path("/sys/kernel/tracing")
-# In the flags of an event: a softirq caused it.
+# Bit of the field `common_flags` of an event: it happened in softirq context (TRACE_FLAG_SOFTIRQ,
+# include/linux/trace_events.h).
 SOFTIRQ = 0x10
 
 
 def worker_ticks():
-    """CPU time of all kernel workers, in ticks."""
+    """Returns the CPU time (user and system) of the workers of unbound queues, in ticks."""
     total = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -32,14 +37,17 @@ def worker_ticks():
 
 
 def softirq_count(*names):
-    """How often all CPUs together have run softirqs of these kinds."""
+    """Returns how often all CPUs together have run softirqs of these kinds."""
     with open("/proc/softirqs") as softirqs:
         rows = [line.split() for line in softirqs]
     return sum(int(count) for row in rows if row[0].rstrip(":") in names for count in row[1:])
 
 
 def softirqs_during(seconds, kind="TASKLET"):
-    """How often all CPUs together run such softirqs, or those of work items, in that time. Sleeps for as long."""
+    """Sleeps for `seconds`. Returns how often all CPUs together ran this kind of softirq meanwhile.
+
+    The default kind, TASKLET, is the softirq that runs the work items of BH work queues (WQ_BH).
+    """
     before = softirq_count(kind)
     time.sleep(seconds)
     return softirq_count(kind) - before
@@ -47,7 +55,7 @@ def softirqs_during(seconds, kind="TASKLET"):
 
 @contextlib.contextmanager
 def triggered(event, trigger):
-    """The event does that meanwhile."""
+    """Sets a trigger, such as a histogram, of a trace event for the time of the context."""
     with open(event / "trigger", "a") as triggers:
         triggers.write(trigger)
     try:
@@ -58,7 +66,10 @@ def triggered(event, trigger):
 
 
 def histogram(name, keys, work):
-    """What the kernel counts of an event of rrxe by these keys while `work` is called, as a text."""
+    """Calls `work`. Returns the kernel's histogram, as text, of one of rrxe's events meanwhile.
+
+    `keys` are the fields of the event by which the histogram counts.
+    """
     event = TRACING / "events/rrxe" / name
     with triggered(event, f"hist:keys={keys}"):
         work()
@@ -66,8 +77,11 @@ def histogram(name, keys, work):
 
 
 def packets_during(name, work, number=None):
-    """How often all QPs, or that of a number, cause that event, of a packet each, while `work` is called, and how many of these
-    softirqs cause."""
+    """Calls `work`, and counts a per-packet event of rrxe meanwhile.
+
+    Counts the events of all QPs, or only those of QPN `number`. Returns how many events there were
+    in all, and how many of them happened in softirq context.
+    """
     table = histogram(name, "common_flags,qpn", work)
     rows = re.findall(r"common_flags: +(\d+), qpn: +(\d+) .* hitcount: +(\d+)", table)
     counts = [(int(flags), int(count)) for flags, qpn, count in rows if number in (None, int(qpn))]
@@ -75,19 +89,25 @@ def packets_during(name, work, number=None):
 
 
 def packets_sent_during(seconds):
-    """How many packets all QPs send in that time, and how many of them softirqs send. Sleeps for as long."""
+    """Sleeps for `seconds`. Returns how many packets all QPs sent, and how many in softirq."""
     return packets_during("rrxe_packet_out", lambda: time.sleep(seconds))
 
 
 def packets_sent_by(processes, work):
-    """How many packets of all QPs these processes send while `work` is called, not counting softirqs."""
+    """Calls `work`. Returns how many packets, of all QPs, these threads sent meanwhile.
+
+    `processes` are thread IDs. Packets that a softirq sent on top of such a thread don't count.
+    """
     table = histogram("rrxe_packet_out", "common_pid,common_flags", work)
     rows = re.findall(r"common_pid: +(\d+), common_flags: +(\d+) .* hitcount: +(\d+)", table)
     return sum(int(count) for pid, flags, count in rows if int(pid) in processes and not int(flags) & SOFTIRQ)
 
 
 def turns_queued_during(work):
-    """How many turns of QPs are queued for softirqs while `work` is called."""
+    """Calls `work`. Returns how many runs of QPs were queued meanwhile to the BH work queue `rrxe`.
+
+    Softirqs run its items.
+    """
     event = TRACING / "events/workqueue/workqueue_queue_work"
     with triggered(event, 'hist:keys=workqueue if workqueue == "rrxe"'):
         work()
@@ -96,8 +116,10 @@ def turns_queued_during(work):
 
 
 def packets_sent_by_items(queue, work):
-    """How many items of a work queue run while `work` is called, and how many packets of all QPs these items send, not
-    counting softirqs."""
+    """Calls `work`. Returns how many items of a work queue ran, and how many packets they sent.
+
+    Packets of all QPs count, but not those that a softirq sent on top of an item.
+    """
     events = [TRACING / "events" / name for name in (
         "workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start", "workqueue/workqueue_execute_end",
         "rrxe/rrxe_packet_out",

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A verbs context that speaks the extension of rrxe-abi.h, by the commands of uverbs alone: no library."""
+"""Verbs objects that use rrxe's own ABI (include/uapi/rdma/rrxe-abi.h) without a library.
+
+The objects are made by the write() commands of uverbs. The program accesses the rings and the
+doorbell page in shared memory itself, so a test can also write values that no library writes.
+"""
 
 import ctypes
 import mmap
@@ -9,29 +13,36 @@ import os
 import socket
 import struct
 
+# Numbers of commands (enum ib_uverbs_write_cmds, rdma/ib_user_verbs.h).
 GET_CONTEXT, ALLOC_PD, REG_MR, CREATE_COMP_CHANNEL, CREATE_CQ, REQ_NOTIFY_CQ = 0, 3, 9, 17, 18, 23
 CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, POST_SEND, CREATE_SRQ, MODIFY_SRQ = 24, 25, 26, 27, 28, 32, 33
 ALLOC_MW, ATTACH_MCAST = 14, 30
 
+# Features (enum rrxe_feature, rdma/rrxe-abi.h).
 DOORBELL, CQ_ARM, CQ_NEWS = 1, 2, 8
+# A bit of rrxe_doorbell.state.
 NEED_WAKEUP = 1
 NO_SLOT = 0xffffffff
+# Offsets of fields in struct rrxe_doorbell, in bytes.
 SUMMARY, DIRTY = 64, 4096
 SLOTS = 32768
 
+# Offsets in a ring, in bytes. Only the ring of a CQ has NEWS and ARM.
 PRODUCER, NEWS, CONSUMER, ARM, ELEMENTS = 128, 132, 256, 320, 384
 ARM_NONE, ARM_SOLICITED, ARM_NEXT = 0, 1, 2
 NEWS_NONE, NEWS_ANY, NEWS_SOLICITED = 0, 1, 2
 
+# Opcodes of work requests, and flags of these (enum ib_uverbs_wr_opcode, enum ibv_send_flags).
 WRITE, SEND, BIND_MW = 0, 2, 8
 SIGNALED, SOLICITED = 2, 4
 
 
 class Mapped:
-    """Shared memory of the kernel, word by word."""
+    """Memory that the kernel shares with the process by mmap(), accessed word by word."""
 
     def __init__(self, fd, offset, size):
-        # ib_core takes an entry of page 0 for whole while it is being made.
+        # While ib_core makes an mmap entry, its start_pgoff is 0. So ib_core takes an incomplete
+        # entry at page 0 for a complete one (rdma_user_mmap_entry_get_pgoff(), ib_core_uverbs.c).
         assert offset, "an offset of zero"
         self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
         self.size = size
@@ -45,7 +56,11 @@ class Mapped:
 
 
 class Context:
-    """An open device; `request` is the driver's part of the command that makes the context."""
+    """An open device.
+
+    `request` is the driver's part of the request that makes the context (struct
+    rrxe_alloc_ucontext_req). `room` is the number of bytes for the driver's part of the response.
+    """
 
     def __init__(self, node, request=struct.pack("=II", 1, DOORBELL | CQ_ARM), room=24):
         self.fd = os.open(f"/dev/infiniband/{node}", os.O_RDWR | os.O_CLOEXEC)
@@ -65,26 +80,30 @@ class Context:
             self.pd, = struct.unpack("=I", self.call(ALLOC_PD, b"", 4))
 
     def call(self, command, request, room):
-        """Writes a command whose first field is the address of its response, of `room` bytes."""
+        """Writes a command, and returns its response of `room` bytes.
+
+        The command's first field is the address of the response.
+        """
         response = ctypes.create_string_buffer(max(room, 8))
         body = struct.pack("=Q", ctypes.addressof(response)) + request
         os.write(self.fd, struct.pack("=IHH", command, (8 + len(body)) // 4, room // 4) + body)
         return response.raw[:room]
 
     def reg(self, buffer, access=0xf):
-        """lkey and rkey of a region."""
+        """Registers a region and returns its lkey and rkey."""
         request = struct.pack("=QQQII", buffer.address, buffer.length, buffer.address, self.pd, access)
         return struct.unpack("=III", self.call(REG_MR, request, 12))[1:]
 
     def window(self):
-        """The key of a memory window of type 1."""
+        """Allocates a memory window of type 1 and returns its rkey."""
         return struct.unpack("=II", self.call(ALLOC_MW, struct.pack("=IB3x", self.pd, 1), 8))[1]
 
     def needs_call(self):
+        """Returns whether doorbells need the doorbell system call, too: the page is not polled."""
         return self.page.u32(0).value & NEED_WAKEUP != 0
 
     def events(self):
-        """Takes the asynchronous events of all objects; (user handle, type) of each."""
+        """Takes the asynchronous events of all objects. Returns (user handle, type) of each."""
         os.set_blocking(self.async_fd, False)
         taken = []
         while True:
@@ -99,7 +118,7 @@ class Context:
 
 
 class Cq:
-    """A completion queue with a channel."""
+    """A completion queue with a completion channel."""
 
     def __init__(self, context, entries=64):
         self.context = context
@@ -111,7 +130,7 @@ class Cq:
         self.mask = self.ring.u32(4).value
 
     def poll(self):
-        """(wr_id, status) of the oldest completion, or None."""
+        """Takes the oldest completion. Returns its (wr_id, status), or None if there is none."""
         head = self.ring.u32(CONSUMER).value
         if head == self.ring.u32(PRODUCER).value:
             return None
@@ -120,21 +139,22 @@ class Cq:
         return self.ring.u64(entry).value, self.ring.u32(entry + 8).value
 
     def arm(self, when):
+        """Arms the CQ by the word in its ring. `when` is one of ARM_*."""
         self.ring.u32(ARM).value = when
 
     def request(self, solicited=False):
-        """Arms it by the call of stock librxe."""
+        """Arms the CQ by the system call that librxe, the library of rdma_rxe, makes."""
         os.write(self.context.fd, struct.pack("=IHHII", REQ_NOTIFY_CQ, 4, 0, self.handle, solicited))
 
     def has_unread(self):
         return self.ring.u32(CONSUMER).value != self.ring.u32(PRODUCER).value
 
     def news(self):
-        """Which completions the kernel added since those that it told of."""
+        """Returns the kind, NEWS_*, of completions added since those of the last notification."""
         return self.ring.u32(NEWS).value
 
     def events(self):
-        """Takes the notifications of the channel; how many."""
+        """Takes all notifications of the completion channel. Returns how many there were."""
         count = 0
         while True:
             try:
@@ -144,7 +164,7 @@ class Cq:
 
 
 class Srq:
-    """A shared receive queue without receives."""
+    """A shared receive queue without posted receives."""
 
     def __init__(self, context):
         self.context = context
@@ -152,13 +172,13 @@ class Srq:
         self.handle, = struct.unpack_from("=I", context.call(CREATE_SRQ, request, 16 + 24))
 
     def limit(self, limit):
-        """Asks for an event once there are fewer receives."""
+        """Arms the SRQ limit event, raised once fewer than `limit` receives are posted."""
         body = struct.pack("=IIIIQ", self.handle, 2, 0, limit, 0)
         os.write(self.context.fd, struct.pack("=IHH", MODIFY_SRQ, (8 + len(body)) // 4, 0) + body)
 
 
 class Qp:
-    """A reliable connection to itself."""
+    """An RC QP that is connected to itself."""
 
     def __init__(self, context, cq, gid_index, gid, depth=64, connect=True):
         self.context, self.cq = context, cq
@@ -175,7 +195,7 @@ class Qp:
             self.connect(gid_index, gid)
 
     def modification(self, mask, state, gid=bytes(16), gid_index=0, qkey=0):
-        """The command that modifies it."""
+        """Returns the bytes of a modify_qp command with this attribute mask."""
         path = struct.pack("=16sIHHBBBBBBBB", gid, 0, 0, 0, gid_index, 64, 0, 0, 0, 0, 1, 1)
         rest = struct.pack(
             "=IIIIIIIHH", self.handle, mask, qkey, 0, 0, self.number, 0xf, 0, 0)
@@ -195,7 +215,7 @@ class Qp:
         self.modify(state | timeout | retry | rnr | sq_psn | reads, 3)
 
     def write(self, wr_id, source, lkey, target, rkey, length, flags=SIGNALED):
-        """Puts an RDMA WRITE into the send queue."""
+        """Adds the WQE of an RDMA WRITE to the send queue."""
         wqe = bytearray(224)
         struct.pack_into("=QIII", wqe, 0, wr_id, 1, WRITE, flags)
         struct.pack_into("=QI", wqe, 24, target, rkey)
@@ -205,7 +225,7 @@ class Qp:
         self.put(wqe)
 
     def bind(self, wr_id, window, lkey, buffer, access):
-        """Puts the binding of a window, under its key, to all of a region into the send queue."""
+        """Adds the WQE that binds a window, under its present key, to a whole region."""
         wqe = bytearray(224)
         struct.pack_into("=QIII", wqe, 0, wr_id, 1, BIND_MW, SIGNALED)
         struct.pack_into("=QQ", wqe, 24, buffer.address, buffer.length)
@@ -213,16 +233,20 @@ class Qp:
         self.put(wqe)
 
     def put(self, wqe):
-        """Puts a WQE into the send queue."""
+        """Copies a WQE into the send queue's ring and advances its producer index. No doorbell."""
         tail = self.ring.u32(PRODUCER).value
         ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
         self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
 
     def is_rung(self):
+        """Returns whether the QP's doorbell is set, and the kernel has not cleared it yet."""
         return self.context.page.u64(DIRTY + 8 * (self.slot // 64)).value >> self.slot % 64 & 1 == 1
 
     def ring_bell(self):
-        """Rings without a call, for the only QP of its context."""
+        """Sets the QP's doorbell, without a system call.
+
+        The QP must be the only one of its context, because the accesses are not atomic.
+        """
         page, leaf = self.context.page, self.slot // 64
         page.u64(DIRTY + 8 * leaf).value |= 1 << (self.slot % 64)
         page.u64(SUMMARY + 8 * (leaf // 64)).value |= 1 << (leaf % 64)
@@ -240,13 +264,13 @@ class Qp:
 
 
 def gid_of(device, index):
-    """The bytes of a GID."""
+    """Returns the 16 bytes of a GID."""
     with open(f"/sys/class/infiniband/{device}/ports/1/gids/{index}") as gid:
         return socket.inet_pton(socket.AF_INET6, gid.read().strip())
 
 
 def node_of(device):
-    """The name of a device's file."""
+    """Returns the name of a device's file in /dev/infiniband, such as "uverbs0"."""
     for name in os.listdir("/sys/class/infiniband_verbs"):
         if name.startswith("uverbs"):
             with open(f"/sys/class/infiniband_verbs/{name}/ibdev") as ibdev:

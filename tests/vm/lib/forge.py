@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""RoCEv2 packets made by hand, each with the ICRC that its headers call for, and ways to send them."""
+"""Builds RoCEv2 packets with any header fields and a valid ICRC, and sends them.
+
+`Wire` sends whole IP packets through a packet socket. `Socket` sends the UDP payload through an
+ordinary UDP socket.
+"""
 
 import contextlib
 import json
@@ -58,7 +62,7 @@ def raw_address(address):
 
 
 def ip_header(source, target, length, identification=0, hop_limit=64, traffic_class=0, protocol=socket.IPPROTO_UDP):
-    """For so many bytes behind it, without the checksum."""
+    """Returns the IP header for a payload of `length` bytes. The checksum of IPv4 is still 0."""
     if is_v6(source):
         head = struct.pack(">IHBB", 6 << 28 | traffic_class << 20, length, protocol, hop_limit)
     else:
@@ -72,7 +76,10 @@ def udp_header(sport, length):
 
 
 def sealed(source, target, body, sport=0xC123, identification=0):
-    """The payload of the UDP datagram: body and ICRC (IBTA annex A17.3.3). What changes on the way counts as ones."""
+    """Returns the UDP payload: `body` and the ICRC (IBTA annex A17.3.3).
+
+    The ICRC counts header fields that routers may change as ones.
+    """
     length = UDP_LEN + len(body) + ICRC_LEN
     packet = bytearray(ip_header(source, target, length, identification) + udp_header(sport, length) + body)
     if is_v6(source):
@@ -92,7 +99,7 @@ def checksum(header):
 
 
 def crc32c(content):
-    """The checksum of SCTP (RFC 9260, appendix A)."""
+    """Returns the checksum that SCTP uses (RFC 9260, appendix A)."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc ^= byte
@@ -102,7 +109,7 @@ def crc32c(content):
 
 
 def ip_packet(source, target, body, **fields):
-    """An IP packet, with its header's checksum."""
+    """Returns an IP packet. Its header has a valid checksum."""
     head = bytearray(ip_header(source, target, len(body), **fields))
     if not is_v6(source):
         head[10:12] = struct.pack(">H", checksum(bytes(head)))
@@ -110,7 +117,7 @@ def ip_packet(source, target, body, **fields):
 
 
 def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_limit=64):
-    """The IP packet of RoCE."""
+    """Returns a RoCEv2 packet from its IP header on. `body` begins with the BTH."""
     payload = sealed(source, target, body, sport, identification) if icrc else body
     datagram = udp_header(sport, UDP_LEN + len(payload)) + payload
     return ip_packet(source, target, datagram, identification=identification, hop_limit=hop_limit)
@@ -118,7 +125,7 @@ def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_
 
 @contextlib.contextmanager
 def namespace(name):
-    """Within the network namespace of that name; None for the present one."""
+    """Runs the context in the network namespace of that name, or for None in the present one."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
         if name:
@@ -131,7 +138,7 @@ def namespace(name):
 
 
 def as_nobody(make):
-    """The socket that `make` makes in a process without privileges."""
+    """Calls `make` in a process of the user nobody, and returns the socket that it makes there."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -153,22 +160,27 @@ def as_nobody(make):
 
 
 class Socket:
-    """An ordinary UDP socket of a user without privileges, bound to an address of its namespace, or of IPv6 a `foreign` one."""
+    """An ordinary UDP socket of a user without privileges.
+
+    It is bound to an address of its namespace. With `foreign` it is bound to an IPv6 address of
+    another host.
+    """
 
     def __init__(self, source, sport=0xC123, where=None, device=None, foreign=False):
         def make():
             made = socket.socket(socket.AF_INET6 if is_v6(source) else socket.AF_INET, socket.SOCK_DGRAM)
             if not is_v6(source):
-                # Without that an unconnected socket's packets have an identification that can't be foretold
-                # (__ip_make_skb() in net/ipv4/ip_output.c); it is in the ICRC.
+                # The ICRC covers the IPv4 identification. With DF set, packets of an unconnected
+                # socket have the identification 0; otherwise it is unpredictable (__ip_make_skb(),
+                # net/ipv4/ip_output.c).
                 made.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-            # First, for the address may be of a VRF.
+            # Before bind(), because the address may belong to a VRF.
             if device:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
-            # An address of another host.
+            # Allows bind() to an address of another host.
             if foreign:
                 made.setsockopt(socket.IPPROTO_IPV6, IPV6_FREEBIND, 1)
-            # A link-local address needs the device once more.
+            # bind() to a link-local address needs the index of the device, too.
             scope = (0, socket.if_nametoindex(device)) if device and is_v6(source) else ()
             made.bind((source, sport, *scope))
             return made
@@ -178,7 +190,7 @@ class Socket:
             self.socket = as_nobody(make)
 
     def groups_by(self, device, where=None):
-        """Sends to groups by this network device."""
+        """Has the socket send packets for multicast groups by this network device."""
         with namespace(where):
             number = socket.if_nametoindex(device)
         if is_v6(self.source):
@@ -194,14 +206,16 @@ class Socket:
 
 
 def hardware_address(where, device):
-    """The MAC address of a network device of a namespace."""
+    """Returns the 6 bytes of the MAC address of a network device in namespace `where`."""
     shown = subprocess.run(["ip", "-n", where, "-j", "link", "show", "dev", device], check=True, capture_output=True)
     return bytes.fromhex(json.loads(shown.stdout)[0]["address"].replace(":", ""))
 
 
 class Wire:
-    """Puts packets on the wire of a network device, for the host with that hardware address, whatever their headers
-    say."""
+    """A packet socket on a network device. It sends packets to the MAC address `to`.
+
+    The IP headers of the packets don't matter for the way that they take.
+    """
 
     def __init__(self, where, device, to):
         with namespace(where):

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What managers ask of ports.
+"""Queries a port's speed and its performance management counters.
 
-  manage.py speed DEVICE                     ibv_query_port_speed, in units of 100 Mb/s
-  manage.py counters DEVICE GID-INDEX GID    the traffic of the port that has the GID, as performance management
-                                             tells it over the network: from here to QP1 there and back
-  manage.py refused DEVICE GID-INDEX GID     what that port can't tell
+The counters are requested by management datagrams: ib_umad sends each from DEVICE to QP1 of the
+port that has the GID.
+
+  manage.py speed DEVICE                   prints the speed (ibv_query_port_speed) in units of
+                                           100 Mb/s, and checks that there is no port 2
+  manage.py counters DEVICE GID-INDEX GID  prints the data and packet counters of the port
+  manage.py refused DEVICE GID-INDEX GID   checks the status of requests that the port can't serve
 """
 
 import errno
@@ -29,13 +32,14 @@ GSI, WELL_KNOWN_QKEY = 1, 0x80010000
 PERFORMANCE, VENDOR = 0x04, 0x09
 GET, SET, GET_RESPONSE = 0x01, 0x02, 0x81
 CLASS_PORT_INFO, PORT_SAMPLES, PORT_COUNTERS, PORT_COUNTERS_EXTENDED = 0x0001, 0x0010, 0x0012, 0x001D
-# Each request has a transaction of its own: umad refuses one whose number is that of a request not yet completed,
-# and completes a request after it has delivered the answer (ib_umad_write and is_duplicate, user_mad.c).
+# Each request has another transaction ID. ib_umad refuses a request with the ID of a request that
+# is not completed yet, and completes a request after it has delivered the response (ib_umad_write()
+# and is_duplicate(), user_mad.c).
 TIDS = itertools.count(0x11223344)
 
 
 class Umad:
-    """/dev/infiniband/umadN of a device, for requests of one class."""
+    """An open file of ib_umad for a device, with an agent for requests of one management class."""
 
     def __init__(self, device, qpn, mgmt_class):
         ports = Path("/sys/class/infiniband_mad").glob("umad*/ibdev")
@@ -47,7 +51,7 @@ class Umad:
         (self.agent,) = struct.unpack_from("=I", request)
 
     def ask(self, index, gid, mad):
-        """The status of the exchange, and the answer."""
+        """Sends a request to QP1 of a GID. Returns ib_umad's status and the response."""
         header = struct.pack("=IIIII", self.agent, 0, TIMEOUT_MS, 0, len(mad))
         header += struct.pack(">IIHBBBBBB16sI", GSI, WELL_KNOWN_QKEY, 0, 0, 0, 1, index, 64, 0, gid, 0)
         header += struct.pack("=H6x", 0)
@@ -67,10 +71,13 @@ def equal(seen, wanted, what):
 
 
 def answered(umad, index, gid, mad):
-    """The status that the answer to a request tells, and its attribute."""
+    """Sends a request. Returns the status and the attribute's data of its response.
+
+    Fails if the request is not answered, or by a response that doesn't belong to it.
+    """
     status, answer = umad.ask(index, gid, mad)
     equal(status, 0, "the exchange's status")
-    # umad puts the agent into the upper half of the transaction's number.
+    # ib_umad writes the agent's number into the upper half of the transaction ID.
     seen = answer[1], answer[3], answer[12:16]
     equal(seen, (mad[1], GET_RESPONSE, mad[12:16]), "class, method and transaction")
     return struct.unpack_from(">H", answer, 4)[0], answer[64:]
@@ -102,11 +109,12 @@ def refused(device, index, gid):
         ("class version 2", request(PORT_COUNTERS, version=2), 1 << 2),
     ]:
         equal(answered(umad, index, gid, mad)[0], wanted, what)
-    # Other classes are left to their agents, of which there is none.
+    # rrxe leaves other classes to agents of ib_mad. The vendor class has none.
     vendor = Umad(device, GSI, VENDOR)
     told = answered(vendor, index, gid, request(1, mgmt_class=VENDOR))[0]
     equal(told, 3 << 2, "a class without an agent")
-    # There is no subnet management on Ethernet: perfquery and its kin, which register for that first, give up here.
+    # Ethernet has no subnet management. perfquery and similar programs, which register an agent for
+    # it first, fail here.
     equal(errno_of(Umad, device, 0, 0x81), errno.EPROTONOSUPPORT, "an agent on QP0")
 
 

@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What network devices do to QPs on them.
+"""Tests how changes of network devices and namespaces affect QPs.
 
-  netdevs.py unplug DEVICE GID-INDEX COMMAND...  posts, takes the device away by COMMAND, and polls
-  netdevs.py shrink A GID-INDEX B GID-INDEX      an MTU that shrinks below the path MTU of A's and B's QPs
-  netdevs.py exchange A GID-INDEX B GID-INDEX    messages between A and B, which may be far apart
-  netdevs.py wire NAMESPACE NAMESPACE NAME       carries packets between the TUN or TAP devices (tun…, tap…)
-                                                 of two namespaces
-  netdevs.py outside DEVICE...                   leaves the namespace of the devices for the initial one, with QPs of each
-                                                 that wait for memory, and says "attached". When its input has ended it
-                                                 fails if the kernel told the initial namespace of RDMA devices meanwhile
+  netdevs.py unplug DEVICE GID-INDEX COMMAND...
+      Posts work requests, has COMMAND remove the device, and checks that polling the CQ, without a
+      system call, finds all of them flushed in order.
+  netdevs.py shrink A GID-INDEX B GID-INDEX
+      Shrinks the MTU of the hosts' eth0 below the path MTU of QPs of the devices A and B. Checks
+      that messages which are too large now fail soon, and that small ones arrive.
+  netdevs.py exchange A GID-INDEX B GID-INDEX
+      Sends messages between the devices A and B in both directions, and checks their data.
+  netdevs.py wire NAMESPACE NAMESPACE NAME
+      Forwards packets between the TUN or TAP devices (tun..., tap...) called NAME of two
+      namespaces.
+  netdevs.py outside DEVICE...
+      Makes QPs on each device that wait for page faults, moves the process to the initial network
+      namespace, and prints "attached". At the end of its input it fails if the initial namespace
+      got uevents of RDMA devices meanwhile.
 """
 
 import ctypes
@@ -40,16 +47,17 @@ import userfault
 
 ALL = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 SIZE = 4000
-# QPs of each device: those of all devices are more than have a thread.
+# QPs of each device. All devices together have more QPs that wait for page faults than the process
+# has threads which serve faults (FAULT_THREADS).
 QPS = 3
-# Less than the first timeout of a QP, which is 17 s.
+# Seconds within which a request must fail: less than the first timeout of a QP, which is 17 s.
 SOON = 12
 NETLINK_KOBJECT_UEVENT, KERNEL = 15, 1
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000
 
 
 class Side:
-    """A QP with its own context."""
+    """An RC QP with its own context, CQ and region."""
 
     def __init__(self, device, index):
         self.context = Context(name=device)
@@ -87,7 +95,7 @@ class Side:
         self.qp.post_send(wr)
 
     def completions(self, count, seconds=60):
-        """The next completions as (number, status), and how long they took."""
+        """Polls `count` completions. Returns their (wr_id, status), and the seconds it took."""
         found, begin = [], time.monotonic()
         while len(found) < count:
             if time.monotonic() > begin + seconds:
@@ -104,7 +112,8 @@ def equal(seen, wanted, what):
 
 def unplug(device, index, *command):
     side = Side(device, index)
-    # A peer that isn't there: sends wait for ever for their acknowledgment.
+    # The peer QP doesn't exist, and timeout 0 means none. So sends wait for ever for
+    # acknowledgement.
     side.connect(side.gid, 0xABCDEF, timeout=0, mtu=e.IBV_MTU_1024)
     for number in range(5):
         side.post_recv(number)
@@ -112,14 +121,14 @@ def unplug(device, index, *command):
         side.post_send(number, 100)
     equal(side.cq.poll(1)[0], 0, "completions before")
     subprocess.run(command, check=True)
-    # Nothing is asked of the kernel from here on.
+    # From here on the process makes no system call for the CQ: it reads the CQ's ring.
     found, _ = side.completions(8)
     for first, count in (0, 5), (100, 3):
         ours = [entry for entry in found if first <= entry[0] < first + count]
         flushed = [(first + number, e.IBV_WC_WR_FLUSH_ERR) for number in range(count)]
         equal(ours, flushed, "completions in order")
     print("8 flushed in order")
-    # The destructors have no device any more.
+    # _exit() skips the destructors of pyverbs, which would fail without the device.
     sys.stdout.flush()
     os._exit(0)
 
@@ -156,7 +165,8 @@ def shrink(one, index, other, other_index):
 def exchange(one, index, other, other_index):
     ends = Side(one, index), Side(other, other_index)
     for end, peer in zip(ends, reversed(ends)):
-        # A timeout of a second: each packet goes through `wire`, which an emulated machine runs slowly.
+        # Timeout 18 is 1 s. Each packet passes the `wire` process, which is slow on an emulated
+        # machine.
         end.connect(peer.gid, peer.qp.qp_num, timeout=18, mtu=e.IBV_MTU_1024)
     for number in range(20):
         for sender, receiver in ends, ends[::-1]:
@@ -189,13 +199,13 @@ def wire(*arguments):
             try:
                 os.write(ends[1 - ends.index(end)], packet)
             except OSError as error:
-                # A device that is down takes none (tun_get_user, drivers/net/tun.c).
+                # A device that is down accepts no packets (tun_get_user(), drivers/net/tun.c).
                 if error.errno != errno.EIO:
                     raise
 
 
 def loopback(device):
-    """A QP that is connected with itself."""
+    """Returns a QP that is connected to itself, by the device's first IPv4 GID."""
     index = next(index for index in range(64) if gid_of(device, index)[10:12] == b"\xff\xff")
     side = Side(device, index)
     side.connect(side.gid, side.qp.qp_num, mtu=e.IBV_MTU_1024)
@@ -203,7 +213,11 @@ def loopback(device):
 
 
 def stall(side):
-    """The QP waits for memory whose faults nobody answers: a thread of the process begins to fetch it, if there is one."""
+    """Has a QP wait for a page fault that is never served.
+
+    The QP sends from on-demand memory that a userfaultfd guards. The kernel serves the fault in a
+    thread of the process, if one is free. Returns the memory and the userfaultfd.
+    """
     memory = mmap.mmap(-1, SIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     side.mr = MR(side.pd, SIZE, ALL | e.IBV_ACCESS_ON_DEMAND, address)
@@ -216,7 +230,8 @@ def outside(*devices):
     sides = [loopback(device) for device in devices for _ in range(QPS)]
     with open("/proc/1/ns/net", "rb") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
-    # Here, for the threads that serve faults stay in the namespace where they were made.
+    # After setns(), because the threads that serve faults stay in the namespace where they were
+    # created.
     stalled = [stall(side) for side in sides]
     quiet, begun = [faults for _, faults in stalled], 0
     while begun < userfault.FAULT_THREADS:
@@ -233,7 +248,7 @@ def outside(*devices):
         told += [what.decode()] if b"SUBSYSTEM=infiniband" in fields else []
     status = 0 if stalled and not told else 1
     print(*told, sep="\n")
-    # As above.
+    # _exit() skips the destructors of pyverbs, which would fail without the devices.
     sys.stdout.flush()
     os._exit(status)
 

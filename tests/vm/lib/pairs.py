@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""For scripts that try cases on two connected QPs of one device: SCRIPT DEVICE GID-INDEX.
+"""Framework for test programs that use pairs of connected QPs of one device.
 
-Each case makes what it needs anew, since a refused access puts QPs in error. Results are TAP lines.
+Usage of such a program: PROGRAM DEVICE GID-INDEX. It declares test cases with `case`, and `main`
+runs them and prints a TAP line for each. Each case makes its own QPs, as a refused access moves QPs
+to the error state.
 """
 
 import ctypes
@@ -33,13 +35,15 @@ REMOTE_WRITE = e.IBV_ACCESS_REMOTE_WRITE
 REMOTE_READ = e.IBV_ACCESS_REMOTE_READ
 ALL = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 
-# Of a QP, unless a case wants another: 2 s. An emulated machine on a busy host takes long, and a debug kernel more so.
+# Timeout of QPs unless a case sets another: 4.096 us * 2^19, some 2 s. It is that long because an
+# emulated machine on a busy host is slow, above all with a debug kernel.
 TIMEOUT = 19
-# An ordinary user, and his group.
+# User ID and group ID of the user nobody, who has no privileges.
 NOBODY = 65534
-# Seconds after which nothing more is expected.
+# Seconds for which a case waits for an event before it fails.
 PATIENCE = 120
-# An emulated debug kernel moves some hundred KiB a second.
+# Whether the kernel has debug checks (kmemleak). Emulated, such a kernel transfers some hundred KiB
+# per second, so cases use smaller sizes and counts.
 IS_DEBUG_KERNEL = os.path.exists("/sys/kernel/debug/kmemleak")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +56,7 @@ cases = []
 
 
 def case(name):
-    """Registers a test case; it fails by an exception."""
+    """Decorator that registers a test case. The case fails if the function raises an exception."""
     def register(function):
         cases.append((name, function))
         return function
@@ -65,7 +69,7 @@ def equal(seen, wanted, what="value"):
 
 
 def code_of(call, *arguments):
-    """0, or the errno with which the call of pyverbs fails."""
+    """Makes a call of pyverbs. Returns 0, or the errno with which it fails."""
     try:
         call(*arguments)
     except PyverbsRDMAError as error:
@@ -74,22 +78,23 @@ def code_of(call, *arguments):
 
 
 def counter(name, device=DEVICE):
-    """The value of a counter of the device's port."""
+    """Returns the value of a hardware counter of the device's port."""
     path = f"/sys/class/infiniband/{device}/ports/1/hw_counters/{name}"
     with open(path, encoding="ascii") as file:
         return int(file.read())
 
 
 def too_late(*_):
-    """A handler of SIGALRM."""
+    """Signal handler for SIGALRM: fails the case."""
     raise AssertionError("nothing came in time")
 
 
 def start_child(work):
-    """Starts a process that runs `work`. It ends with status 0, or with 1 if `work` fails.
+    """Forks a process that runs `work`, and returns its PID.
 
-    Returns its number."""
-    # The child would print anew what waits in its copy of the buffer.
+    The process ends with status 0, or with 1 if `work` raises an exception.
+    """
+    # Otherwise the child would print its copy of the buffered output again.
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -106,19 +111,19 @@ def start_child(work):
 
 
 def in_child(work):
-    """Runs `work` in a process of its own; fails if it does."""
+    """Runs `work` in a child process and waits for it. Fails if `work` fails."""
     equal(os.waitpid(start_child(work), 0)[1], 0, "the child's status")
 
 
 def become_nobody():
-    """Makes the process one of the user nobody, for good."""
+    """Makes nobody the user of the process. The process can't undo that."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def map_memory(length, fd=-1, offset=0, flags=mmap.MAP_SHARED, at=None):
-    """The address of a new mapping, or the negative errno."""
+    """Maps a file, or anonymous memory if there is no `fd`. Returns the address, or -errno."""
     if fd < 0:
         flags |= mmap.MAP_ANONYMOUS
     if at is not None:
@@ -128,7 +133,7 @@ def map_memory(length, fd=-1, offset=0, flags=mmap.MAP_SHARED, at=None):
 
 
 class Buffer:
-    """Fresh memory of the process."""
+    """New anonymous memory, mapped shared."""
 
     def __init__(self, length):
         self.length = length
@@ -142,7 +147,7 @@ class Buffer:
 
 
 class Private(Buffer):
-    """Fresh private memory."""
+    """New anonymous memory, mapped private."""
 
     def __init__(self, length, flags=mmap.MAP_PRIVATE):
         self.length = length
@@ -150,7 +155,7 @@ class Private(Buffer):
 
 
 class At(Buffer):
-    """Memory that is mapped at an address."""
+    """Memory that is mapped at a given address already."""
 
     def __init__(self, address, length=PAGE):
         equal(address > 0, True, f"a mapping ({address})")
@@ -158,7 +163,7 @@ class At(Buffer):
 
 
 def present_pages(memory):
-    """How many pages of the memory the process has."""
+    """Returns how many pages of the memory are present in the process's page table."""
     with open("/proc/self/pagemap", "rb") as pagemap:
         pagemap.seek(memory.address // PAGE * 8)
         entries = pagemap.read(memory.length // PAGE * 8)
@@ -166,18 +171,18 @@ def present_pages(memory):
 
 
 def pinned_kib():
-    """How many KiB the process has pinned."""
+    """Returns how many KiB the process has pinned (VmPin in /proc/self/status)."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmPin:"))
 
 
 def unanswered(length):
-    """Memory whose faults are never answered while the file that is returned with it is open."""
+    """Returns new memory and a userfaultfd. Faults on it wait until the userfaultfd is closed."""
     memory = Private(length)
     return memory, userfault.faults_of(memory)
 
 
-# It goes on like this.
+# The data of `pattern`, which repeats these bytes.
 PERIOD = bytes((index * 7 + index // 251) & 0xff for index in range(251 * 256))
 
 
@@ -186,7 +191,7 @@ def pattern(length):
 
 
 def free_handle(context):
-    """The lowest handle that is free. The next object of the context gets it."""
+    """Returns the lowest free handle of the context, which its next object will get."""
     probe = PD(context)
     handle = probe.handle
     probe.close()
@@ -194,15 +199,21 @@ def free_handle(context):
 
 
 def gid_at(address):
-    """The GID of an IPv4 or IPv6 address. pyverbs wants eight groups of four digits."""
+    """Returns the GID of an IPv4 or IPv6 address.
+
+    pyverbs requires all eight groups with four digits each.
+    """
     mapped = address if ":" in address else f"::ffff:{address}"
     return GID(ipaddress.IPv6Address(mapped).packed.hex(":", 2))
 
 
 def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12,
             psn=0):
-    """Brings a QP to RTS, connected to the one of number `peer` on the device of address `dgid`, the same if not
-    given; so many READs at a time."""
+    """Connects a QP to the QP with QPN `peer` and moves it to RTS.
+
+    The peer is on the device with the GID `dgid`, or else on the same device. `served` and `asked`
+    are the maximum numbers of outstanding READs and atomics, as responder and as requester.
+    """
     route = GlobalRoute(dgid=dgid or context.query_gid(1, gid_index), sgid_index=gid_index)
     attr = QPAttr(port_num=1)
     attr.qp_access_flags = ALL
@@ -218,8 +229,12 @@ def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID
 
 
 class Pair:
-    """Two connected QPs, with one CQ each, on one protection domain; or on those of the pair `beside`. Further arguments
-    are for `connect`."""
+    """Two QPs, connected to each other, with one CQ each on one protection domain.
+
+    With `beside` they share context, PD and CQs of that pair. With `listens` the second CQ has a
+    completion channel. `depth` is the size of the queues, `cqe` and `peer_cqe` those of the CQs.
+    Further arguments go to `connect`.
+    """
 
     def __init__(self, depth=16, cqe=64, peer_cqe=64, listens=False, beside=None, **connection):
         if beside:
@@ -237,13 +252,16 @@ class Pair:
             connect(self.context, qp, peer.qp_num, **connection)
 
     def post(self, opcode, local, remote, number=1):
-        """Posts an RDMA operation: local is (address, length, lkey), remote (address, rkey)."""
+        """Posts an RDMA operation on the first QP.
+
+        `local` is (address, length, lkey), and `remote` begins with (address, rkey).
+        """
         wr = SendWR(wr_id=number, opcode=opcode, num_sge=1, sg=[SGE(*local)])
         wr.set_wr_rdma(remote[1], remote[0])
         self.qps[0].post_send(wr)
 
     def status(self):
-        """The status of the next completion."""
+        """Waits for the first QP's next completion and returns its status."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             count, completions = self.cqs[0].poll(1)
@@ -266,7 +284,7 @@ class Pair:
 
 
 class Datagrams:
-    """A UD QP that sends from one buffer, to QPs that nobody has."""
+    """A UD QP that sends datagrams from one buffer to a QPN, TARGET, that no QP has."""
 
     QKEY, TARGET = 0x1111, 0x1234
 
@@ -282,8 +300,11 @@ class Datagrams:
         self.qp.to_rts(attr)
 
     def post(self, address, count, length=512, flow_label=0):
-        """So many datagrams, by one call. Those of a flow label other than 0 have the same source port. Returns the address
-        handle, which must live until they have left the QP."""
+        """Posts `count` datagrams by one call.
+
+        Datagrams with the same flow label other than 0 have the same UDP source port. Returns the
+        address handle, which the caller must keep until the QP has sent the datagrams.
+        """
         route = GlobalRoute(dgid=gid_at(address), sgid_index=GID_INDEX, flow_label=flow_label)
         handle = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
         requests = []
@@ -295,7 +316,7 @@ class Datagrams:
         return handle
 
     def completed(self):
-        """How many have completed so far."""
+        """Returns how many datagrams have completed so far."""
         self.seen += len(self.cq.poll(self.depth)[1])
         return self.seen
 
@@ -306,7 +327,7 @@ def state(qp):
 
 
 def becomes(value, wanted, what):
-    """Fails unless `value()` equals `wanted` soon."""
+    """Waits until `value()` equals `wanted`. Fails after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while (seen := value()) != wanted and time.monotonic() < end:
         time.sleep(0.01)
@@ -314,7 +335,7 @@ def becomes(value, wanted, what):
 
 
 def reaches(qp, wanted):
-    """Fails unless the QP gets into that state soon."""
+    """Waits until the QP is in the state `wanted`. Fails after PATIENCE seconds."""
     becomes(lambda: state(qp), wanted, "state of a QP")
 
 
@@ -323,7 +344,10 @@ def register(pd, buffer, access=ALL, offset=0, length=None):
 
 
 def known(pair, length, fill=True):
-    """A pinned buffer and its (address, length, lkey). The pair keeps its region."""
+    """Makes a buffer, fills it with `pattern` if asked to, and registers it as a pinned region.
+
+    Returns the buffer and its (address, length, lkey). The pair keeps a reference to the region.
+    """
     buffer = Buffer(length)
     if fill:
         buffer.fill(pattern(length))
@@ -337,7 +361,7 @@ def main():
     for name, function in cases:
         try:
             function()
-        except Exception:  # whatever it is, the other cases go on
+        except Exception:  # of any kind: the other cases still run
             failed += 1
             print(f"not ok - {name}")
             for line in traceback.format_exc().splitlines():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Memory whose faults the process answers itself (userfaultfd(2))."""
+"""Memory whose page faults the process serves itself, or leaves unserved (userfaultfd(2))."""
 
 import ctypes
 import fcntl
@@ -11,14 +11,15 @@ USERFAULTFD, USER_MODE_ONLY = 323, 1
 API, REGISTER, ZEROPAGE, WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC020AA04, 0xC018AA06
 MISSING, WRITE_PROTECT = 1, 2
 MESSAGE = 32  # struct uffd_msg
-# Threads of a process that serve its regions' faults: so many may wait at a time (MOST of rust/rdma/support/user_thread.rs).
+# Maximum number of threads in which the kernel serves faults on a process's on-demand regions: that
+# many faults may wait for memory at a time (MOST in rust/rdma/support/user_thread.rs).
 FAULT_THREADS = 16
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_faults(flags=0):
-    """A file of faults, of no memory yet."""
+    """Opens a userfaultfd. No memory is registered with it yet."""
     fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC | flags)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "userfaultfd")
@@ -27,27 +28,31 @@ def open_faults(flags=0):
 
 
 def watch(fd, memory, mode=MISSING):
-    """Has the file tell of the memory's faults."""
+    """Registers memory with a userfaultfd. Its faults then wait until the process serves them."""
     fcntl.ioctl(fd, REGISTER, bytearray(struct.pack("=QQQQ", memory.address, memory.length, mode, 0)))
 
 
 def faults_of(memory, flags=0):
-    """A file of the memory's faults."""
+    """Opens a userfaultfd for the missing pages of `memory`."""
     fd = open_faults(flags)
     watch(fd, memory)
     return fd
 
 
 def await_fault(fd):
-    """Waits for a fault. poll(2) doesn't: it reports an error for a file that blocks (userfaultfd_poll, fs/userfaultfd.c)."""
+    """Waits for a fault, and doesn't serve it. `fd` must be in blocking mode.
+
+    poll(2) can't wait for it: it reports an error for a userfaultfd in blocking mode
+    (userfaultfd_poll(), fs/userfaultfd.c).
+    """
     os.read(fd, MESSAGE)
 
 
 def give_zeros(fd, address, length):
-    """Makes pages of zeros present."""
+    """Serves faults: makes pages of zeros present."""
     fcntl.ioctl(fd, ZEROPAGE, bytearray(struct.pack("=QQQq", address, length, 0, 0)))
 
 
 def protect(fd, address, length):
-    """Protects what is present against writes."""
+    """Protects present pages against writes."""
     fcntl.ioctl(fd, WRITEPROTECT, bytearray(struct.pack("=QQQ", address, length, 1)))

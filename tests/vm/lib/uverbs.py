@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Calls of uverbs that stock librxe doesn't make: by extended commands, and by ioctl."""
+"""uverbs calls that librxe, the library of rdma_rxe, doesn't make.
+
+They are plain and extended commands of write(), and methods of ioctl(). They work on pyverbs
+contexts.
+"""
 
 import ctypes
 import fcntl
@@ -20,7 +24,7 @@ METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METH
 
 
 def errno_of(call, *arguments):
-    """0, or the errno with which the call fails."""
+    """Makes the call. Returns 0, or the errno with which it fails."""
     try:
         call(*arguments)
     except OSError as error:
@@ -29,7 +33,7 @@ def errno_of(call, *arguments):
 
 
 def rereg(context, mr, flags, start=0, length=0, iova=None, pd=None, access=0):
-    """ibv_rereg_mr; returns the keys."""
+    """Reregisters a region (ibv_rereg_mr) and returns its lkey and rkey."""
     response = (ctypes.c_uint32 * 2)()
     handle = pd.handle if pd else 0
     command = struct.pack(
@@ -41,7 +45,11 @@ def rereg(context, mr, flags, start=0, length=0, iova=None, pd=None, access=0):
 
 
 def extended(context, number, body, words=0, provider_words=0):
-    """An extended command, with the bytes of its request; the response is so many times 8 bytes."""
+    """Writes an extended command with `body` as its request, and returns its response.
+
+    `words` and `provider_words` are the lengths of the response and of the driver's part of it, in
+    units of 8 bytes.
+    """
     body = body.ljust(-len(body) // 8 * -8, b"\0")
     response = (ctypes.c_uint64 * (words + provider_words))()
     where = ctypes.addressof(response) if response else 0
@@ -51,12 +59,12 @@ def extended(context, number, body, words=0, provider_words=0):
 
 
 def modify_cq(context, handle, count, period, mask=1):
-    """ibv_modify_cq: `period` is in microseconds."""
+    """Sets a CQ's moderation (ibv_modify_cq). `period` is in microseconds."""
     extended(context, 57, struct.pack("=IIHHI", handle, mask, count, period, 0))
 
 
 def create_cq(context, entries, flags):
-    """ibv_create_cq_ex; returns the handle of a CQ that nobody can use."""
+    """Creates a CQ (ibv_create_cq_ex) and returns its handle. No library has mapped its ring."""
     request = struct.pack("=QIIiIII", 0, entries, 0, -1, 0, flags, 0)
     return struct.unpack_from("=I", extended(context, 18, request, 2, 2))[0]
 
@@ -66,12 +74,12 @@ ALLOW_LOOPBACK, DONT_TRAP, EGRESS = 1, 2, 4
 
 
 def flow_spec(kind, value, mask):
-    """struct ibv_flow_spec_*, of a value and which bits of it matter."""
+    """Returns a struct ibv_flow_spec_*: a value, and the mask of its bits that must match."""
     return struct.pack("=IHH", kind, 8 + len(value) + len(mask), 0) + value + mask
 
 
 def create_flow(context, qp, kind, priority, flags, specs):
-    """ibv_create_flow for the QP of that handle; returns the flow's."""
+    """Creates a flow (ibv_create_flow) for the QP with handle `qp`. Returns the flow's handle."""
     body = b"".join(specs)
     attr = struct.pack("=IHHBHBI", kind, len(body), priority, len(specs), 0, 1, flags)
     return struct.unpack_from("=I", extended(context, 50, struct.pack("=II", 0, qp) + attr + body, 1), 4)[0]
@@ -82,19 +90,27 @@ def destroy_flow(context, flow):
 
 
 def attach_mcast(context, qp, gid, lid=0, number=30):
-    """ibv_attach_mcast for the QP of that handle and a group's GID; the process's end detaches it."""
+    """Attaches the QP with handle `qp` to a group's GID (ibv_attach_mcast).
+
+    The kernel detaches the QP when the process ends.
+    """
     body = gid + struct.pack("=IHH", qp, lid, 0)
     command = struct.pack("=IHH", number, (8 + len(body)) // 4, 0) + body
     os.write(context.cmd_fd, command)
 
 
 def detach_mcast(context, qp, gid):
-    """ibv_detach_mcast."""
+    """Detaches a QP from a multicast group (ibv_detach_mcast)."""
     attach_mcast(context, qp, gid, number=31)
 
 
 def ioctl(context, object_id, method, *attributes):
-    """Attributes are (id, bytes or int): ints are values and handles, bytes and buffers lie elsewhere."""
+    """Calls a method of an object (RDMA_VERBS_IOCTL) and returns the message as the kernel left it.
+
+    Attributes are (ID, value). An int is a handle or a value in the attribute itself. The contents
+    of bytes go into the attribute if they are 8 bytes or fewer. Of other values the attribute has
+    the address.
+    """
     packed, kept = b"", []
     for number, value in attributes:
         length = 0
@@ -118,26 +134,29 @@ def ioctl(context, object_id, method, *attributes):
 
 
 def _handle(message):
-    """What the kernel wrote into the first attribute."""
+    """Returns the value that the kernel wrote into the first attribute: an object's handle."""
     return struct.unpack_from("=I", message, 24 + 8)[0]
 
 
 def query_context(context):
-    """What ibv_import_device learns: how many completion vectors there are, and what the kernel supports."""
+    """Queries the context, as ibv_import_device does.
+
+    Returns the number of completion vectors and the bits of what the kernel's core supports.
+    """
     vectors, support = (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)()
     ioctl(context, OBJECT_DEVICE, METHOD_QUERY_CONTEXT, (0, vectors), (1, support))
     return vectors[0], support[0]
 
 
 def query_port_speed(context, port=1):
-    """ibv_query_port_speed: in units of 100 Mb/s."""
+    """Returns the speed of a port (ibv_query_port_speed) in units of 100 Mb/s."""
     speed = (ctypes.c_uint64 * 1)()
     ioctl(context, OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, (0, quad(port)), (1, speed))
     return speed[0]
 
 
 class IoctlMr:
-    """A region registered by one of the ioctls."""
+    """A region that METHOD_REG_MR or METHOD_REG_DMABUF_MR registers."""
 
     def __init__(self, context, method, *attributes):
         self.context = context
@@ -150,13 +169,13 @@ class IoctlMr:
 
     @classmethod
     def imported(cls, context, handle):
-        """One that another process registered in the same context."""
+        """Returns the object for a region that another process registered in the same context."""
         mr = cls.__new__(cls)
         mr.context, mr.handle = context, handle
         return mr
 
     def query(self):
-        """lkey, rkey, length and iova, as ibv_import_mr learns them."""
+        """Returns lkey, rkey, length and iova, as ibv_import_mr queries them."""
         words = [(ctypes.c_uint32 * 1)(), (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)(), (ctypes.c_uint64 * 1)()]
         out = list(enumerate(words, 1))
         ioctl(self.context, OBJECT_MR, METHOD_QUERY_MR, (0, self.handle), *out)
@@ -175,19 +194,19 @@ def word(value):
 
 
 def alloc_dm(context, length, log_alignment=0):
-    """ibv_alloc_dm; returns the handle."""
+    """Allocates device memory (ibv_alloc_dm) and returns its handle."""
     return _handle(ioctl(
         context, OBJECT_DM, METHOD_DM_ALLOC, (0, 0), (1, quad(length)), (2, word(log_alignment)),
     ))
 
 
 def free_dm(context, handle):
-    """ibv_free_dm."""
+    """Frees device memory (ibv_free_dm)."""
     ioctl(context, OBJECT_DM, METHOD_DM_FREE, (0, handle))
 
 
 def reg_mr(pd, context, address, length, iova, access):
-    """UVERBS_METHOD_REG_MR."""
+    """Registers memory of the process (UVERBS_METHOD_REG_MR). `iova` is its address for peers."""
     return IoctlMr(
         context, METHOD_REG_MR, (1, pd.handle), (3, quad(iova)), (4, quad(address)), (5, quad(length)),
         (6, word(access)),
@@ -195,7 +214,7 @@ def reg_mr(pd, context, address, length, iova, access):
 
 
 def reg_dmabuf_mr(pd, context, fd, offset, length, iova, access):
-    """UVERBS_METHOD_REG_DMABUF_MR."""
+    """Registers a part of a dma-buf (UVERBS_METHOD_REG_DMABUF_MR)."""
     return IoctlMr(
         context, METHOD_REG_DMABUF_MR, (1, pd.handle), (2, quad(offset)), (3, quad(length)), (4, quad(iova)),
         (5, word(fd)), (6, word(access)),
@@ -203,7 +222,7 @@ def reg_dmabuf_mr(pd, context, fd, offset, length, iova, access):
 
 
 def advise_mr(pd, context, advice, flags, sges):
-    """ibv_advise_mr; sges are (address, length, lkey)."""
+    """Gives advice about memory (ibv_advise_mr). `sges` are (address, length, lkey)."""
     packed = b"".join(struct.pack("=QII", *sge) for sge in sges)
     ioctl(
         context, OBJECT_MR, METHOD_ADVISE_MR, (0, pd.handle), (1, quad(advice)), (2, word(flags)),
