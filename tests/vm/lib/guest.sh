@@ -1,32 +1,37 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# For scripts that run in the guest: results as TAP lines, two hosts, RDMA links, perftest.
+# Functions for test scripts that run in the guest: results as TAP lines, two hosts (network
+# namespaces), RDMA links, perftest, pingpong, rping.
 #
 #   source "$(dirname "$0")/../lib/guest.sh"
 #   hosts_up 4200                      # two namespaces over a veth pair; addresses below
 #   link_add 1 rrxe; link_add 2 rxe    # devices $DEV1 and $DEV2
 #   check "send over IPv4" perftest ib_send_bw -n 100
 #
-# Everything is taken down when the script ends. A script ends with a failed result when the kernel
-# complained meanwhile, and with status 1 when any result failed.
+# At the end of the script a trap removes links, hosts and modules. It adds a failed result if the
+# kernel has logged a warning, an oops or a leak since the script began. The script's status is 1 if
+# any result failed.
 
-# The directory of this file, where Python looks for modules, too.
+# The directory of this file. Python looks for modules there, too.
 LIB=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 readonly LIB
 export PYTHONPATH=$LIB
 readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
-# How long any one program may take on a quiet machine, with a kernel that checks nothing.
+# Time limit in seconds of each program, for a quiet machine and a kernel without debug checks.
 : "${PROGRAM_SECONDS:=60}"
-# A limit in seconds finds a hang, and no more. An emulated machine on a busy host is several times slower, and a kernel
-# with checks again; so each limit is multiplied by this.
+# Factor by which all time limits are multiplied. The limits only detect hangs. An emulated machine
+# on a busy host is several times slower than a quiet one, and a kernel with debug checks is several
+# times slower again.
 PATIENCE=4 DEBUG_KERNEL=
 [[ ! -e /sys/kernel/debug/kmemleak ]] || PATIENCE=12 DEBUG_KERNEL=yes
 readonly PATIENCE DEBUG_KERNEL
-# The kernel reports a network device that has waited for so long until nobody has it any more (10 on other kernels).
+# Seconds after which the kernel warns that an unregistered network device still has references. The
+# kernel's default is 10.
 [[ -z $DEBUG_KERNEL ]] || echo $((10 * PATIENCE)) >/proc/sys/net/core/netdev_unregister_timeout_secs
-# few N: that many messages, on the debug kernel a fifth.
+# few N: prints N, a number of messages, or on the debug kernel a fifth of it.
 few() { if [[ -n $DEBUG_KERNEL ]]; then echo $(($1 / 5)); else echo "$1"; fi; }
-# The link type of scripts that don't care; make vm TYPE=rxe runs them over the C driver.
+# The type of links unless a script names one. `make vm TYPE=rxe` runs such scripts over the C
+# driver, rdma_rxe.
 : "${TYPE:=rrxe}"
 DEV1='' DEV2=''
 # The output of the last check, perftest or pingpong.
@@ -35,7 +40,7 @@ _failed=0
 
 pass() { printf 'ok - %s\n' "$1"; }
 
-# fail NAME [LINES]: the reason, if any, goes below the result.
+# fail NAME [LINES]: prints a failed result, and below it the lines, which give the reason.
 fail() {
 	_failed=$((_failed + 1))
 	printf 'not ok - %s\n' "$1"
@@ -46,7 +51,7 @@ skip() { printf 'ok - %s # SKIP %s\n' "$1" "$2"; }
 
 note() { sed 's/^/# /' <<<"$*"; }
 
-# check NAME COMMAND...: passes when the command does; its output is shown when it does not.
+# check NAME COMMAND...: passes if the command succeeds. Prints its output if it fails.
 check() {
 	local name=$1 rc=0
 	shift
@@ -55,7 +60,8 @@ check() {
 	return $rc
 }
 
-# refuse NAME TEXT COMMAND...: passes when the command fails and says TEXT (a regular expression).
+# refuse NAME TEXT COMMAND...: passes if the command fails, and its output matches TEXT (a regular
+# expression).
 refuse() {
 	local name=$1 text=$2 rc=0
 	shift 2
@@ -67,7 +73,8 @@ refuse() {
 	fi
 }
 
-# Run with the output in OUTPUT, in this very shell (functions may set variables).
+# Runs a command, and stores its output in OUTPUT. A function runs in this shell, not in a subshell,
+# as it may set variables.
 _capture() {
 	local rc=0 file
 	file=$(mktemp)
@@ -81,15 +88,17 @@ _capture() {
 	return $rc
 }
 
-# patiently SECONDS COMMAND...: the command, ended after so many seconds times PATIENCE. In the background it would be the
-# child of a shell; so a command whose process is to be killed is started by `timeout` itself.
+# patiently SECONDS COMMAND...: runs the command, and ends it after SECONDS times PATIENCE. In the
+# background this function runs in a subshell, whose PID is not that of `timeout`. So scripts that
+# kill a background program start it by `timeout` itself.
 patiently() {
 	local seconds=$1
 	shift
 	timeout -k 5 "$((seconds * PATIENCE))" "$@"
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds, for so many seconds times PATIENCE at most.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS times
+# PATIENCE.
 wait_for() {
 	local end=$((SECONDS + $1 * PATIENCE))
 	shift
@@ -102,9 +111,10 @@ wait_for() {
 in1() { ip netns exec h1 "$@"; }
 in2() { ip netns exec h2 "$@"; }
 
-# hold COMMAND...: a program, such as rrxe-check's hold-group, that says "attached" and stays until release.
+# hold COMMAND...: starts a program, such as `rrxe-check` with hold-group, in the background, and
+# waits until it prints "attached". The program runs until `release` closes its input.
 hold() {
-	# Its lines are not to be taken for those of the one before.
+	# The output of an earlier program must not be mistaken for that of this one.
 	rm -f /tmp/held
 	mkfifo /tmp/hold
 	"$@" </tmp/hold >/tmp/held 2>&1 &
@@ -113,7 +123,7 @@ hold() {
 	wait_for 10 grep -q attached /tmp/held
 }
 
-# It ends well, or its output is shown.
+# Ends the program that `hold` started. Prints its output if its status is not 0.
 release() {
 	exec 9>&-
 	rm /tmp/hold
@@ -123,7 +133,8 @@ release() {
 	}
 }
 
-# hosts_up [MTU [QUEUES]]: namespaces h1 and h2 with eth0 each, connected by a veth pair with so many queues.
+# hosts_up [MTU [QUEUES]]: creates the namespaces h1 and h2, connected by a veth pair: each has an
+# eth0 with QUEUES transmit and receive queues.
 hosts_up() {
 	local mtu=${1:-1500} queues=${2:-1} host
 	ip netns add h1 && ip netns add h2 &&
@@ -135,7 +146,7 @@ hosts_up() {
 		ip -n h$host addr add "fd77::$host/64" dev eth0 nodad
 		ip -n h$host link set eth0 up
 	done
-	# Links and link-local addresses settle (duplicate address detection).
+	# Waits for duplicate address detection of the link-local addresses, and for the carrier.
 	for host in 1 2; do
 		wait_for 20 settled $host || return
 		wait_for 20 bash -c "ip -n h$host link show dev eth0 | grep -q LOWER_UP" || return
@@ -143,7 +154,7 @@ hosts_up() {
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
 }
 
-# settled HOST: duplicate address detection has ended on its eth0.
+# settled HOST: succeeds if duplicate address detection has ended on the host's eth0.
 settled() { ! ip -n "h$1" -6 addr show dev eth0 | grep -q tentative; }
 
 hosts_down() {
@@ -153,7 +164,8 @@ hosts_down() {
 	done
 }
 
-# link_add HOST [TYPE]: an RDMA link over the host's eth0; DEV1 or DEV2 becomes its name.
+# link_add HOST [TYPE]: adds an RDMA link on the host's eth0, and waits until its port is ACTIVE.
+# Stores the device's name in DEV1 or DEV2.
 link_add() {
 	local host=$1 type=${2:-$TYPE} device
 	device=$type$host
@@ -168,7 +180,8 @@ link_del() {
 	printf -v "$name" %s ''
 }
 
-# The GID of an address, as sysfs writes it. No program is started: emulated machines are slow at that.
+# _gid_of ADDRESS: prints the GID of an address in the format of sysfs. It starts no program, as
+# that is slow on emulated machines.
 _gid_of() {
 	local address=$1 words=() tail=() word gid=
 	if [[ $address == *.* ]]; then
@@ -183,7 +196,7 @@ _gid_of() {
 	printf %s "${gid#:}"
 }
 
-# gid_index DEVICE ADDRESS: which GID the address is.
+# gid_index DEVICE ADDRESS: prints the index of the GID that has the address.
 gid_index() {
 	local gid index entry
 	gid=$(_gid_of "$2")
@@ -198,33 +211,37 @@ gid_index() {
 	return 1
 }
 
-# Whether there is a server: on perftest's port, unless another is said.
+# Succeeds if a server on host 2 listens on the TCP port $listen, or else on perftest's port, 18515.
 _listening() { _listening_on "${listen:-18515}"; }
 _listening_on() { [[ -n $(in2 ss -Hltn "sport = :$1") ]]; }
 
-# Whether a listener of librdmacm listens. The kernel says so before rdma_listen() has returned, and refuses connections
-# until then; the listener's threads sleep afterwards.
+# Succeeds if a program of librdmacm listens. `rdma resource` shows the state LISTEN before
+# rdma_listen() has returned, but the kernel refuses connections until then. The threads of the
+# program sleep after rdma_listen(), so this fails while any of them runs.
 _cm_listening() {
 	local pid
 	pid=$(rdma resource show cm_id | sed -nE '/LISTEN/s/.* pid ([0-9]+) .*/\1/p' | head -n 1)
 	[[ -n $pid ]] && ! grep -qE '^State:\s+[RD]' "/proc/$pid"/task/*/status
 }
 
-# terminate PID: ends a background program that has run until now.
+# terminate PID: ends a background program by SIGTERM. Fails if the program has ended already, or
+# catches the signal.
 terminate() {
 	kill "$1"
 	wait "$1"
 	[[ $? -eq 143 ]]
 }
 
-# keeper HOST: its ifb0 keeps what it gets in a queue.
+# keeper HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in its
+# queue.
 keeper() {
 	modprobe ifb numifbs=0 && ip -n "h$1" link add ifb0 type ifb && ip -n "h$1" link set ifb0 up &&
 		ip netns exec "h$1" tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000
 }
 
-# redirect HOST HOOK PROTOCOL NETDEV: RoCEv2 packets over ip or ipv6 that reach the hook, ingress or egress, of its eth0 leave
-# by NETDEV instead. They stay in the same buffer at ingress.
+# redirect HOST HOOK PROTOCOL NETDEV: redirects RoCEv2 packets (tc mirred) from the ingress or
+# egress HOOK of the host's eth0 to NETDEV, which transmits them. PROTOCOL is ip or ipv6. At ingress
+# the packets stay in the same buffers.
 redirect() {
 	local host=h$1 hook=$2 protocol=$3 netdev=$4
 	ip netns exec "$host" tc qdisc add dev eth0 clsact &&
@@ -232,13 +249,15 @@ redirect() {
 			action mirred egress redirect dev "$netdev"
 }
 
-# backlog NAMESPACE NETDEV: how many packets wait in the network device's queueing discipline.
+# backlog NAMESPACE NETDEV: prints the number of packets that wait in the network device's qdisc.
 backlog() { ip netns exec "$1" tc -s qdisc show dev "$2" root | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
 
-# rping_connects SECONDS [HOST]: host 2, or another, connects to host 1 by librdmacm within that time, and data arrives.
+# rping_connects SECONDS [HOST]: connects host 2, or HOST, to host 1 by librdmacm, and transfers
+# data. Fails after SECONDS times PATIENCE.
 rping_connects() { _rping "$1" $HOST1_V4 "${2:-2}"; }
 
-# _rping SECONDS ADDRESS HOST [ARGUMENT...]: the same to ADDRESS of host 1, with more arguments of both programs.
+# _rping SECONDS ADDRESS HOST [ARGUMENT...]: does the same with ADDRESS of host 1. The arguments are
+# for the server and the client.
 _rping() {
 	local seconds=$1 address=$2 host=$3
 	shift 3
@@ -247,13 +266,16 @@ _rping() {
 		patiently "$seconds" ip netns exec "h$host" rping -c -C 3 -V -a "$address" "$@" && wait $!
 }
 
-# Perftest with -R connects a second time, for its messages, and its client doesn't wait until the server listens
-# again (create_rdma_cm_connection()). Rejected, it would try once more, but Debian 13's has SIGSEGV on the way there.
+# perftest with -R connects a second time, for its messages. Its client doesn't wait until the
+# server listens again (create_rdma_cm_connection()), so the server may reject the client. The
+# client would try once more then, but that of Debian 13 crashes with SIGSEGV, whose status is 139.
+# rejected STATUS: succeeds if a failure is of this kind.
 readonly CRASHED=139
 rejected() { [[ $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
 
-# again CONDITION COMMAND...: the command, five times at most while CONDITION STATUS says, of how it failed and of its
-# OUTPUT, that this is a race of the program's own.
+# again CONDITION COMMAND...: runs the command, up to five times while it fails by a race in the
+# program itself. The function CONDITION gets the status and reads OUTPUT. It succeeds if the
+# failure is such a race.
 again() {
 	local condition=$1 try status
 	shift
@@ -266,8 +288,8 @@ again() {
 	return $status
 }
 
-# Run PROGRAM as a server on host 2, then as a client on host 1: both must succeed in time.
-# _pair SERVER-ARGS -- CLIENT-ARGS, the program in front of each; output of both in OUTPUT.
+# _pair SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it listens, the client
+# on host 1. Both must succeed in time. Stores the output of both in OUTPUT.
 _pair() {
 	local server=() rc=0 server_rc=0 log pid
 	while [[ $1 != -- ]]; do
@@ -289,10 +311,12 @@ _pair() {
 	return $server_rc
 }
 
-# perftest's timeout of 1 s instead of 67 ms: a CPU of an emulated machine may stand still for longer than all retries take.
+# An argument of perftest: a QP timeout of 1 s instead of 67 ms. A vCPU of an emulated machine may
+# stand still for longer than all retries with 67 ms take.
 readonly SECOND=(-u 18)
 
-# perftest PROGRAM [ARGUMENT...]: host 1 to host 2 over IPv4; perftest6 the same over IPv6.
+# perftest PROGRAM [ARGUMENT...]: runs a program of perftest from host 1 to host 2 with IPv4 GIDs;
+# perftest6 does so with IPv6 GIDs.
 perftest() {
 	local program=$1
 	shift
@@ -307,8 +331,8 @@ perftest6() {
 		"$program" -F "${SECOND[@]}" -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
 }
 
-# pingpong [-T rc|uc|ud] [ARGUMENT...]: ibv_rc_pingpong, or that of another transport, with content
-# check; pingpong6 with IPv6 GIDs.
+# pingpong [-T rc|uc|ud] [ARGUMENT...]: runs ibv_rc_pingpong, or the program of another transport,
+# between the hosts with a check of the data; pingpong6 does so with IPv6 GIDs.
 pingpong() { _pingpong $HOST1_V4 $HOST2_V4 "$@"; }
 pingpong6() { _pingpong $HOST1_V6 $HOST2_V6 "$@"; }
 
@@ -323,8 +347,8 @@ _pingpong() {
 		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4
 }
 
-# ipsec MODE SPI PREFIX-LENGTH PREFIX: policies of both hosts for packets to the RoCE port, between the addresses PREFIX1 and
-# PREFIX2. SPI tells families apart.
+# ipsec MODE SPI PREFIX-LENGTH PREFIX: sets ESP states and policies on both hosts for packets to the
+# RoCEv2 port between the addresses PREFIX1 and PREFIX2. SPI must differ between address families.
 ipsec() {
 	local mode=$1 spi=$2 bits=$3 prefix=$4 host peer from to
 	for host in 1 2; do
@@ -339,10 +363,11 @@ ipsec() {
 	done
 }
 
-# narrow ADDRESS MTU: whether the IP layer of host 1 takes the path there to be that narrow.
+# narrow ADDRESS MTU: succeeds if the IP layer of host 1 has MTU as the path MTU to the address.
 narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
 
-# netem SETTING: on both ends of the wire, as in netem "loss 5%"; netem_off takes it away.
+# netem SETTING: sets the netem qdisc, for example with "loss 5%", on both ends of the wire;
+# netem_off removes it.
 netem() {
 	local host
 	for host in 1 2; do
@@ -356,16 +381,18 @@ netem_off() {
 	in2 tc qdisc del dev eth0 root
 }
 
-# Eight huge pages; memory that earlier scripts fragmented is made whole.
+# Reserves eight huge pages. Compacts memory first, which earlier scripts may have fragmented.
 huge_pages() {
 	echo 1 >/proc/sys/vm/compact_memory
 	echo 8 >/proc/sys/vm/nr_hugepages && [[ $(</proc/sys/vm/nr_hugepages) -eq 8 ]]
 }
 
-# kernel_said PATTERN, or grep's options: the kernel's lines since this script began that match.
+# kernel_said PATTERN: prints the matching lines that the kernel has logged since this script began.
+# Options of grep are allowed, too.
 kernel_said() { dmesg | sed -n "\|$_mark|,\$p" | grep -E "$@"; }
 
-# What the kernel says when it is not well, since this script began.
+# Prints the kernel's warnings, oopses and similar reports since this script began. Succeeds if
+# there are any.
 _kernel_complaints() {
 	dmesg | grep -qF "$_mark" || {
 		echo "the kernel's log has lost the beginning of this script"
