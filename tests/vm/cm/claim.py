@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A user without privileges asks for a connection with the number of somebody else's QP: claim.py DEVICE SOURCE TARGET.
+"""Requests a connection by librdmacm, as the user nobody, that names another user's QPN as its own.
 
-The QP is the first connected one of the device, as netlink shows them to any user."""
+Usage: claim.py DEVICE SOURCE TARGET. SOURCE and TARGET are addresses of the two hosts. The QPN is
+that of the device's first connected RC QP, which netlink shows to any user.
+"""
 
 import json
 import os

@@ -1,7 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
-# Management datagrams of neighbours that are known until ib_core answers them, or whom ib_core would look for elsewhere.
+# Management datagrams from senders whose MAC address ib_core would not find when it responds: the
+# neighbour is known on receipt but answers ARP no more, or ib_core's look-up takes another route or
+# network device than RoCE packets. ib_core would sleep in each look-up, in work items that set up
+# connections. Tests that connections are still set up meanwhile, and that a device can be removed
+# while it gets datagrams. Host 2 forges the datagrams (mads.py) over a veth pair; mads-own.py sends
+# datagrams from a second device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
@@ -21,15 +26,18 @@ vlans_up() {
 		wait_for 20 in2 ping -q -c 1 -W 5 -I fe80::bad%eth0.10 "$(link_local eth0.10)%eth0.10"
 }
 
-# So many entries of the table of GIDs have this address.
+# entries GID: prints the number of entries of the device's GID table that have this GID.
 entries() { grep -lxiF "$1" "/sys/class/infiniband/$DEV1/ports/1/gids/"* | wc -l; }
 
-# How ib_core writes an address.
+# whole ADDRESS: prints an IPv6 address with all its digits, as sysfs shows GIDs.
 whole() { python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).exploded)' "$1"; }
 
+# The VLAN device has the MAC address of eth0, and so the same link-local address.
 has_both() { [[ $(entries "$(whole "$(link_local eth0.10)")") -ge 2 ]]; }
 
-# Either device looks for the address of the other one by its own network device.
+# Adds a second link to host 1, on eth1. For each device's address there is a neighbour entry, with
+# a MAC address that no host has, on the other device's network device: ib_core would find it if it
+# looked the address up there.
 second_link() {
 	ip -n h1 link add eth1 type veth peer name eth1p netns h1 &&
 		ip -n h1 addr add 10.88.0.1/24 dev eth1 && ip -n h1 link set eth1 up && ip -n h1 link set eth1p up &&
@@ -48,7 +56,8 @@ begin() {
 	SENDER=$!
 }
 
-# Sends from a neighbour that is known, so often, until `end`.
+# send KIND RATE: forges datagrams from a neighbour whose MAC address host 1 has learned, until
+# `end`.
 send() {
 	python3 "$HERE/mads.py" "$1" "$2" --source 10.77.0.150 --announce &
 	SENDER=$!
@@ -58,7 +67,7 @@ end() { terminate $SENDER; }
 
 flows() { [[ $(counter rcvd_pkts) -gt $((RECEIVED + 300)) ]]; }
 
-# What ib_core says when it answers a datagram of a device whose agent it has freed.
+# ib_mad logs this line when it responds to a datagram of a device whose MAD agent it has freed.
 unanswered() { ! kernel_said "Unable to find port agent"; }
 
 check "two hosts" hosts_up 4200

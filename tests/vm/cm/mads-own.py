@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Asks QP 1 of a device for its counters from a QP of this host, without a pause, until it is killed:
-mads-own.py DEVICE GID-INDEX GID [KIND].
+"""Sends requests for port counters from a QP of this host to QP 1 of the device that has a GID.
 
-KIND is `right`, or for a user without privileges `qkey`: of any queue key but that of QP 1, or `connected`: by a QP of the
-service UC that takes QP 1 for its peer."""
+Usage: mads-own.py DEVICE GID-INDEX GID [KIND]. It sends without a pause until it is killed. KIND:
+  right      (default) a UD QP with the queue key of QP 1, as root
+  qkey       a UD QP with another queue key, as the user nobody
+  connected  a UC QP with QP 1 as its peer, as the user nobody
+"""
 
 import os
 import struct
@@ -37,7 +39,10 @@ capacities = QPCap(max_send_wr=2 * BATCH, max_recv_wr=1, max_send_sge=1, max_rec
 
 
 def connected():
-    """A message of the longest size, each packet of which is a management datagram but for its service."""
+    """Returns a UC QP with QP 1 as its peer, no address handle, and a message of PARTS packets.
+
+    Each packet has the payload of a management datagram, but the opcode of UC.
+    """
     qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UC, scq=cq, rcq=cq, cap=capacities, sq_sig_all=0))
     attributes = QPAttr(port_num=1)
     attributes.qp_access_flags = 0
@@ -51,6 +56,7 @@ def connected():
 
 
 def datagrams():
+    """Returns a UD QP, the address handle of the target, and one management datagram."""
     attributes = QPAttr(port_num=1)
     attributes.qkey, attributes.qp_state = QKEY, e.IBV_QPS_RTS
     qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=capacities, sq_sig_all=0), attributes)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A neighbour asks host 1 for a connection, names a response timeout of 2.4 hours and sends nothing more. It waits until
-ib_core repeats the reply.
+"""Forges a connection request (REQ) to host 1 with a response timeout of 2.4 hours.
 
-`rping -s -P` listens on host 1.
+The forged neighbour on host 2 doesn't respond to the reply (REP). The program waits until ib_core
+has sent the reply twice: rrxe has limited the timeout of the request. `rping -s -P` must listen on
+host 1.
 """
 
 import socket
@@ -16,11 +17,12 @@ from forge import GSI, GSI_QKEY, PORT, SEND_ONLY, UD, Wire, bth, deth, hardware_
 
 NEIGHBOUR, TARGET = "10.77.0.150", "10.77.0.1"
 ETH_P_IP = 0x0800
-# Of librdmacm's port space for connections (RDMA_PS_TCP), and rping's port.
+# Service ID of librdmacm: the port space for connections (RDMA_PS_TCP), and rping's port.
 SERVICE = 0x0106 << 16 | 7174
 REQ, REP, REJ = 0x10, 0x13, 0x12
 COMM_ID, LONGEST, RETRIES = 0x2E440BAD, 31, 15
-# Ethernet, IPv4, UDP, BTH and DETH lie in front of a datagram, whose attribute and body lie there.
+# Offset of the MAD in a frame, behind Ethernet, IPv4, UDP, BTH and DETH. Offsets of the attribute
+# ID and of the body in the MAD. All in bytes.
 MAD, ATTRIBUTE, BODY = 14 + 20 + 8 + 12 + 8, 16, 24
 
 
@@ -34,17 +36,17 @@ def mad(attribute, body):
 
 
 def request():
-    """REQ (IBTA 1.x §12.6.5), with the header of librdmacm's private data (annex A11)."""
+    """Returns a REQ (IBTA 1.x §12.6.5) with the header of librdmacm's private data (annex A11)."""
     body = bytearray(232)
     struct.pack_into(">I", body, 0, COMM_ID)
     struct.pack_into(">QQ", body, 8, SERVICE, 0x2E4400)
     struct.pack_into(">IIB", body, 32, 0xBAD << 8 | 1, 1, 0)
     struct.pack_into(">II", body, 40, LONGEST << 3, 0x123456 << 8 | LONGEST << 3 | 7)
-    # The partition, an MTU of 1024 and RNR retries without an end, and the retries of messages.
+    # The partition key, an MTU of 1024 with unlimited RNR retries (7), and the retries of MADs.
     struct.pack_into(">HBB", body, 48, 0xFFFF, 3 << 4 | 7, RETRIES << 4)
     struct.pack_into(">HH", body, 52, 0xFFFF, 0xFFFF)
     body[56:72], body[72:88] = mapped(NEIGHBOUR), mapped(TARGET)
-    # Rate, hop limit, the same subnet, and the ACK timeout.
+    # The rate, the hop limit, "same subnet", and the ACK timeout.
     struct.pack_into(">IBBBB", body, 88, 2, 0, 64, 1 << 3, LONGEST << 3)
     struct.pack_into(">BBH", body, 140, 0, 4 << 4, 7174)
     body[156:160], body[172:176] = raw_address(NEIGHBOUR), raw_address(TARGET)
@@ -52,13 +54,13 @@ def request():
 
 
 def introduce(hardware):
-    """The target keeps the neighbour's address, though nobody answers when it looks again."""
+    """Sets a permanent neighbour entry on host 1, as no host answers ARP for the neighbour."""
     neighbour = [NEIGHBOUR, "lladdr", hardware.hex(":"), "dev", "eth0", "nud", "permanent"]
     subprocess.run(["ip", "-n", "h1", "neigh", "replace", *neighbour], check=True)
 
 
 def messages(frames):
-    """The messages of connection management to the neighbour, as attribute and body."""
+    """Yields attribute ID and body of each CM message that host 1 sends to the neighbour."""
     while True:
         frame = frames.recv(2048)
         if frame[30:34] == raw_address(NEIGHBOUR) and frame[36:38] == struct.pack(">H", PORT) and len(frame) >= MAD + 256:

@@ -1,20 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Management datagrams of those who may send none, or few: users without privileges, and the administrator of a network
-# in a user namespace. Connections of others are set up beside them.
+# Management datagrams from senders without privileges on the host. rrxe refuses datagrams of
+# ordinary users' QPs, and connection requests that claim another QP. It limits how many datagrams
+# ib_core gets from the administrator of a guest network: a network namespace that a user namespace
+# owns. Tests that other connections are set up, and go on, meanwhile. Topology: hosts 1 and 2 over
+# a veth pair, and the guest network h3, connected to host 2 by a second veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
-# TOGGLED: questions that ib_core gets while their address is lost and found for TOGGLES seconds: each that has it sleep
-# keeps its place for a while after that.
+# TOGGLED: upper bound of the connection requests that ib_core gets while the guest's address is
+# unreachable for most of each second, for TOGGLES seconds. A request for which ib_core sleeps uses
+# up the guest's budget for a while after that (gsi/cm_budget.rs).
 readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED=40
 
 counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
 counted() { [[ $(counter "$1" "$2") -ge $3 ]]; }
 none_of() { [[ $(counter "$1" "$2") -eq 0 ]]; }
 
-# begin HOST DEVICE KIND: a user of this host sends to QP 1 of host 1's device.
+# begin HOST DEVICE KIND: a user on HOST sends to QP 1 of host 1's device until `end` (mads-own.py).
 begin() {
 	local index target
 	index=$(gid_index "$2" "$(ip -n "$1" -4 -o addr show dev eth0 | awk '{ sub("/.*", "", $4); print $4 }')") &&
@@ -26,7 +30,7 @@ begin() {
 
 end() { terminate "$SENDER"; }
 
-# A connection from host 2 to host 1, until `end_connection`.
+# Connects host 2 to host 1 by rping. The connection is used until `end_connection`.
 begin_connection() {
 	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/server 2>&1 &
 	SERVER=$!
@@ -42,18 +46,19 @@ connection_lives() { sleep 3 && kill -0 $CLIENT && is_connected; }
 
 end_connection() { terminate $CLIENT && terminate $SERVER; }
 
-# Another user of host 2 asks for a connection with its QP.
+# Another user on host 2 requests a connection that names the QP of the first connection.
 claim() {
 	ip netns exec h2 python3 "$HERE/claim.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
 	SENDER=$!
 }
 
-# What ib_mad says, without a limit, when it can't answer.
+# ib_mad logs this line each time that it can't respond, without a rate limit.
 ib_mad_is_silent() { ! kernel_said "ib_create_ah_from_wc error"; }
 
-# A host whose network belongs to another user namespace. Its administrator has no privileges elsewhere.
+# Creates the guest network: a network namespace that belongs to another user namespace than the
+# initial one. Its administrator has no privileges elsewhere.
 guest_up() {
-	# It has a network namespace of its own by the time that it is `sleep`.
+	# `unshare` creates the namespaces before it executes `sleep`.
 	unshare --user --map-root-user --net sleep infinity &
 	ADMINISTRATOR=$!
 	wait_for 20 grep -q sleep /proc/$ADMINISTRATOR/comm &&
@@ -69,11 +74,11 @@ guest_link() { ip netns exec $GUEST rdma link add rrxe3 type rrxe netdev eth3; }
 
 as_administrator() { nsenter --target "$ADMINISTRATOR" --user --net "$@"; }
 
-# cm_counter GROUP NAME: of connection management with the guest.
+# cm_counter GROUP NAME: prints a counter of ib_cm for the guest's device.
 cm_counter() { cat /sys/class/infiniband/rrxe3/ports/1/cm_"$1"/"$2"; }
 cm_counted() { [[ $(cm_counter "$1" "$2") -ge $3 ]]; }
 
-# So many connections to the guest, one after the other.
+# guest_connects COUNT: connects host 2 to the guest COUNT times, one connection after the other.
 guest_connects() {
 	ip netns exec $GUEST rping -s -P -C 1 -a $GUEST_V4 >/tmp/guest 2>&1 &
 	local rping=$! round
@@ -85,7 +90,8 @@ guest_connects() {
 	wait $rping || true
 }
 
-# What the guest sends to its own address leaves by its network device, where nobody answers.
+# Adds routing rules to the guest: packets that it sends to its own address leave by its network
+# device, where no host answers ARP for the address.
 lose_own_address() {
 	as_administrator ip rule add pref 1 iif eth3 lookup local && as_administrator ip rule del pref 0
 }
@@ -96,15 +102,18 @@ find_own_address() {
 
 is_lost() { ! ip -n $GUEST route get $GUEST_V4 | grep -q "^local"; }
 
-# Its own address is lost for most of a second, and found for a moment, so that ib_core finds it in the end.
+# Makes the guest's own address unreachable for 0.95 s, then reachable for 0.05 s, and so on. So
+# ib_core sleeps for most of a second in each look-up, but finds the address in the end.
 begin_toggling() {
 	while lose_own_address && sleep 0.95 && find_own_address && sleep 0.05; do :; done &
 	TOGGLER=$!
 }
 
-# Questions to the guest until `terminate`, or for so many seconds.
+# forge RATE ARGUMENT...: forges connection requests to the guest. The arguments are those of
+# mads.py.
 forge() { python3 "$HERE/mads.py" connection "$@" --host $GUEST --device eth3 --target $GUEST_V4; }
 
+# few_are_taken RATE ARGUMENT...: forges requests, and fails unless ib_cm counts fewer than TOGGLED.
 few_are_taken() {
 	local before
 	before=$(cm_counter rx_msgs req)
@@ -113,7 +122,8 @@ few_are_taken() {
 	[[ $(($(cm_counter rx_msgs req) - before)) -lt $TOGGLED ]]
 }
 
-# Responses to host 1 that name agents of all devices, that of the guest's connection management among them.
+# Forges responses to host 1. Their transaction IDs name the MAD agents of all devices, that of
+# ib_cm on the guest's device among them. None of the responses may reach ib_cm.
 responses_stay() {
 	local unasked before
 	unasked=$(counter "$DEV1" drop_unasked) before=$(cm_counter rx_msgs req)
@@ -123,7 +133,7 @@ responses_stay() {
 	[[ $(cm_counter rx_msgs req) -eq $before ]] && wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900))
 }
 
-# What the guest sends to its own address of IPv6 is refused at once.
+# Adds routing rules to the guest: packets that it sends to its own IPv6 address are prohibited.
 refuse_own_address6() {
 	ip -n $GUEST addr add $GUEST_V6/64 dev eth3 nodad && ip -n h2 addr add fd99::2/64 dev eth3 nodad &&
 		wait_for 20 gid_index rrxe3 $GUEST_V6 &&
@@ -136,10 +146,12 @@ find_own_address6() {
 		as_administrator ip -6 rule del pref 2
 }
 
-# How many questions ib_mad could not answer, also if the log has lost its beginning since.
+# Prints the number of requests to which ib_mad could not respond. It counts the whole log, as the
+# log may have lost the mark of this script's beginning.
 logged() { dmesg | grep -c "ib_create_ah_from_wc error"; }
 
-# ib_mad has no limit on the rate of its lines.
+# Requests counters of the guest for 10 s. ib_mad logs each request to which it can't respond,
+# without a rate limit, so rrxe has to limit the requests.
 few_are_logged() {
 	local lines
 	lines=$(logged)

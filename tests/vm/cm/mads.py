@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Forges management datagrams for host 1, from neighbours that don't exist unless told: mads.py KIND RATE.
+"""Forges management datagrams to QP 1 of host 1: mads.py KIND RATE [OPTION...].
 
-KIND:
-  counters    asks for the port's counters, which ib_core answers at once
-  connection  asks for a connection
-  answer      answers what nobody asked, and gets no answer
-  response    asks for a connection in the guise of a response, which ib_mad gives to the agent that its number names
-  final       says that a connection is made, which has no answer
-  stale       asks for a connection with the GUID of a device and a QP of it that is connected: --claim DEVICE
-RATE: so many a second; 0: as many as it can.
+They come from 100 addresses of hosts that don't exist, or from --source, over the network device of
+host 2. KIND:
+  counters     requests the port's counters. ib_mad responds at once
+  connection   a connection request (REQ)
+  answer       a response with port counters, to a request that was never sent. It gets no response
+  response     a connection request with the response bit set. ib_mad delivers a response to the
+  agent
+               whose number is in its transaction ID
+  unversioned  requests the port's counters with a wrong base version
+  final        a "ready to use" (RTU) message, which has no response
+  stale        a connection request with the GUID of a device and the number of one of its connected
+               QPs: --claim DEVICE
+RATE is the number of datagrams per second. 0 means as many as possible.
 """
 
 import argparse
@@ -39,14 +44,15 @@ from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_addres
 
 NETWORK = OPTIONS.target.rpartition(".")[0]
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host in range(100, 200)]
-# Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1, §16.7).
+# Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1,
+# §16.7).
 HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
            "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12),
            "final": (1, 7, 2, 3, 0x14), "stale": (1, 7, 2, 3, 0x10)}
 
 
 def claimed(device):
-    """GUID and QPN as in a request for a connection (IBTA 1.x §12.6.5)."""
+    """Returns a part of a REQ (IBTA 1.x §12.6.5) with a device's GUID and the QPN of a connected QP."""
     guid = Path(f"/sys/class/infiniband/{device}/node_guid").read_text().strip().replace(":", "")
     shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "link", device], check=True, capture_output=True)
     number = next(qp["lqpn"] for qp in json.loads(shown.stdout) if qp.get("type") == "RC" and qp.get("state") == "RTS")
@@ -62,7 +68,8 @@ def mad(number):
     if OPTIONS.kind == "counters":
         body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":
-        # The agents have small numbers; the flag says that the message is in segments (IBTA 1.x §13.6.2).
+        # The upper half of the transaction ID is the number of a MAD agent, which is small. The
+        # flag says that the message has several segments (RMPP, IBTA 1.x §13.6.2).
         transaction, body = number % 64 << 32 | number, b"\0\0\1\0"
     head = struct.pack(">BBBBHHQHHI", base, kind, version, method, 0, 0, transaction, attribute, 0, 0)
     return (head + body).ljust(256, b"\0")
@@ -74,7 +81,7 @@ def forged(number):
 
 
 def announce(wire, hardware):
-    """So the target knows the address of the sender, without having asked (RFC 826)."""
+    """Sends an ARP request of the sender, from which the target learns its MAC address (RFC 826)."""
     question = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1)
     question += hardware + raw_address(OPTIONS.source) + bytes(6) + raw_address(OPTIONS.target)
     wire.socket.send(wire.head + b"\x08\x06" + question)

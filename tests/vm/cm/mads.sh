@@ -1,13 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Management datagrams that anybody forges, from neighbours that don't exist: ib_core would wait for each of these, in
-# work items that all others need, if it looked for their senders.
+# Forged management datagrams from neighbours that don't exist. ib_core would sleep to look up each
+# sender, in work items that set up the connections of all devices. rrxe gives ib_core another
+# sender. Tests that connections are set up and memory doesn't grow meanwhile, that invalid
+# datagrams are refused without a line in the log, and that a device can be removed meanwhile. Host
+# 2 forges the datagrams (mads.py) to host 1 over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 MADS=$(dirname "$0")/mads.py
 COUNT=100000
-# An emulated debug kernel takes half an hour for so many.
+# The full number takes half an hour on an emulated debug kernel.
 [[ -z $DEBUG_KERNEL ]] || COUNT=3000
 readonly MADS ROUNDS=5 COUNT
 
@@ -21,7 +24,8 @@ end() { terminate $FORGER; }
 sent() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")"; }
 answered() { [[ $(sent) -ge $1 ]]; }
 
-# KASAN keeps freed objects until their cache is shrunk. Some files are links to a cache that others share.
+# KASAN keeps freed objects until their cache is shrunk. A directory that is a symbolic link names a
+# cache that another directory names, too (merged caches).
 shrink_caches() {
 	local file
 	for file in /sys/kernel/slab/*/shrink; do
@@ -34,7 +38,8 @@ unreclaimable() {
 	awk '/^SUnreclaim/ { print $2 }' /proc/meminfo
 }
 
-# The kernel's memory while many are forged, in KiB.
+# Forges COUNT connection requests. Fails if the kernel's unreclaimable slab memory grows by 20,000
+# KiB or more.
 grows_little() {
 	local before
 	before=$(unreclaimable)
@@ -43,15 +48,18 @@ grows_little() {
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }
 
-# Requests to end a connection that ib_cm has not: those of rrxe's own.
+# Prints the number of requests to end a connection (DREQ) that ib_cm doesn't have. rrxe's own
+# probes are such requests (gsi/probe.rs).
 probes() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/cm_rx_duplicates/dreq")"; }
 probed() { [[ $(probes) -ge $1 ]]; }
-# refused COUNTER COUNT
+# refused COUNTER COUNT: succeeds if a drop counter of host 1's device is at least COUNT.
 refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") -ge $2 ]]; }
-# ib_mad has no limit on the rate of these lines (validate_mad(), find_mad_agent(), drivers/infiniband/core/mad.c).
+# ib_mad logs these lines without a rate limit (validate_mad(), find_mad_agent(),
+# drivers/infiniband/core/mad.c).
 ib_mad_is_silent() { ! kernel_said "$1"; }
 
-# A reply to somebody who has named a response timeout of hours is repeated after seconds.
+# Succeeds if ib_core repeats a reply after seconds to a requester that named a response timeout of
+# hours.
 reply_is_repeated() {
 	local server status
 	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/rping 2>&1 &
@@ -83,7 +91,8 @@ check "datagrams of connection management without answers" python3 "$MADS" final
 check "rrxe asks at times whether ib_cm has handled them" wait_for 20 probed $((questions + 2))
 check "connections are set up after them" rping_connects 20
 check "a sender names a time of hours, and ib_core waits for seconds" reply_is_repeated
-# What ib_core frees with the device must not be in use by then.
+# Removes the device while datagrams come: ib_core must not use objects that it frees with the
+# device.
 for ((round = 1; round <= ROUNDS; round++)); do
 	check "round $round: datagrams are forged" begin counters 0
 	sleep 1

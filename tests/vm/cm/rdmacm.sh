@@ -1,17 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=400
-# Connection management: librdmacm's programs over IPv4 and IPv6, between rrxe and rrxe and between rrxe and the
-# C driver in both roles. What the programs can compare they compare.
+# Connection management with the programs of librdmacm, and perftest with -R, over IPv4, IPv6 and a
+# VLAN: between rrxe and rrxe, and between rrxe and the C driver (rdma_rxe) in both roles. Options
+# that make the programs compare data are set. Tests also that devices with connections can be
+# removed. Topology: two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
-# Bytes of a message. On the debug kernel C rxe takes longer for a hundred of 64 KiB than their sender waits.
+# Message size of ib_send_bw in bytes. On the debug kernel the C driver takes longer for a hundred
+# messages of 64 KiB than their sender waits.
 SIZE=65536
 [[ -z $DEBUG_KERNEL ]] || SIZE=4096
 readonly SIZE
 
 _listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
 _quiet() { ! _listens; }
-# What _pair waits for. A server that `spins` has threads that never sleep.
+# _pair waits until `_listening` succeeds. With `spins` set the server has threads that never sleep,
+# so the test of `_cm_listening`, that all threads sleep, doesn't work.
 spins=
 _listening() { if [[ $spins ]]; then _listens && sleep 0.3; else _cm_listening; fi; }
 spinning() {
@@ -19,7 +23,8 @@ spinning() {
 	"$@"
 }
 
-# connect SERVER-ARGS -- CLIENT-ARGS: the server on host 2, the client on host 1 once that listens.
+# connect SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it listens, the
+# client on host 1. Then waits until no program listens.
 connect() {
 	local rc=0
 	_pair "$@" || rc=$?
@@ -27,7 +32,7 @@ connect() {
 	return $rc
 }
 
-# A group, joined through the connection manager, that host 1 sends to.
+# Host 2 joins a multicast group by librdmacm, and host 1 sends to it.
 multicast() {
 	local log pid rc=0
 	log=$(mktemp)
@@ -41,7 +46,8 @@ multicast() {
 	return $rc
 }
 
-# try NAME: all programs over both families.
+# try NAME: runs all programs over IPv4 and IPv6. NAME is "TYPE to TYPE", the link types of the
+# hosts.
 try() {
 	local family far near option
 	for family in 4 6; do
@@ -60,9 +66,9 @@ try() {
 		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option -- \
 			ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option "$far"
 	done
-	# The C driver sends what it likes of them: often only the first.
+	# The C driver doesn't send all datagrams of mckey, often only the first.
 	[[ $1 == "rxe to"* ]] || check "$1: mckey" multicast
-	# The kernel's connection manager joins no IPv6 groups for RoCE v2, whatever the driver (ENOTSUPP).
+	# rdma_cm joins no IPv6 groups for RoCEv2, with any driver (ENOTSUPP, 524).
 	refuse "$1: mckey over IPv6" "joining: .*524" in1 mckey -b $HOST1_V6 -m ff0e::7701
 	check "$1 over a VLAN: rping" connect rping -s -C 5 -V -a 10.79.0.2 -- \
 		rping -c -C 5 -V -a 10.79.0.2 -I 10.79.0.1
@@ -85,7 +91,8 @@ done
 
 flows() { [[ $(<"/sys/class/infiniband/$DEV2/ports/1/hw_counters/rcvd_pkts") -gt 500 ]]; }
 
-# taken_away COMMAND: connections are no reason to wait.
+# taken_away COMMAND: runs COMMAND, which removes the devices, while rping uses a connection. Fails
+# if COMMAND waits for the connection's end.
 taken_away() {
 	local pids=() rc=0
 	link_add 1 rrxe && link_add 2 rrxe || return

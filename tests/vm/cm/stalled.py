@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A user stops ib_cm's queue, and management datagrams come all the same: stalled.py DEVICE GID-INDEX ADDRESS PEER."""
+"""Tests that rrxe gives ib_cm few management datagrams while a user stops ib_cm's work queue.
+
+Usage: stalled.py DEVICE GID-INDEX ADDRESS PEER. ADDRESS and PEER are IPv4 addresses of hosts 1 and
+2.
+
+A thread of the user takes an event of rdma_ucm to memory whose page fault is never served, and
+holds a lock meanwhile. A work item of ib_cm's queue waits for that lock. The machine has one CPU,
+so ib_cm has one queue.
+"""
 
 import os
 import socket
@@ -21,20 +29,22 @@ PORT = 7177
 CREATE_ID, LISTEN, GET_EVENT, BIND, RESOLVE_ADDR = 0, 7, 12, 20, 21
 TCP_PORTS, RC = 0x106, 2
 RESPONSE = 360
-# They come within the time of a probe, on the debug kernel, too.
+# Number of forged datagrams. They come before a probe is forgotten (TIMEOUT in gsi/cm_queue.rs), on
+# the debug kernel, too.
 DATAGRAMS = 2000
-# Of two batches with the datagrams behind which probes come, one more batch, a request for a connection or more, and what the
-# probes themselves count (gsi/cm_queue.rs).
+# Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of 256,
+# each with the datagram that a probe follows, and one more batch. The 30 are for connection
+# requests, which the client repeats, and for the probes, which the counter includes.
 MOST = 3 * 257 + 30
 
 
 def address(host, port):
-    """A struct sockaddr_storage."""
+    """Returns a struct sockaddr_storage with an IPv4 address."""
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(120)
 
 
 class Manager:
-    """An open file of rdma_ucm, and commands of it."""
+    """An open file of rdma_ucm (/dev/infiniband/rdma_cm), with some of its commands."""
 
     def __init__(self):
         self.fd = os.open("/dev/infiniband/rdma_cm", os.O_RDWR | os.O_CLOEXEC)
@@ -48,23 +58,23 @@ class Manager:
         return struct.unpack("=I", answer.read(4))[0]
 
     def listen(self, port):
-        """An id that listens."""
+        """Creates an ID that listens on a port of ADDRESS."""
         listener = self.new_id()
         self.call(BIND, struct.pack("=IHH", listener, 16, 0) + address(ADDRESS, port))
         self.call(LISTEN, struct.pack("=II", listener, 8))
 
     def resolve(self):
-        """Causes an event, which waits to be taken."""
+        """Resolves PEER, which queues an event that `get_event` can take."""
         request = struct.pack("=IIHHI", self.new_id(), 2000, 16, 16, 0)
         self.call(RESOLVE_ADDR, request + address(ADDRESS, 0) + address(PEER, 0))
 
     def get_event(self, where):
-        """Takes an event, to that address."""
+        """Takes an event. The kernel writes it to the address `where`."""
         self.call(GET_EVENT, struct.pack("=Q", where), RESPONSE)
 
 
 def stack_of(name):
-    """Of the kernel's threads with this text in their names, what they are in."""
+    """Returns the kernel stacks of all tasks with this text in their names."""
     texts = []
     for thread in Path("/proc").glob("[0-9]*"):
         try:
@@ -84,7 +94,7 @@ def stalled():
     memory, faults = unanswered(PAGE)
     taker = threading.Thread(target=manager.get_event, args=(memory.address,))
     taker.start()
-    # It holds the lock of the file from here on.
+    # From here on the thread holds the mutex of the file, for which ib_cm's work item waits.
     userfault.await_fault(faults)
     command = ["ip", "netns", "exec", "h2", "rping", "-c", "-a", ADDRESS, "-p", str(PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
