@@ -9,11 +9,10 @@ host 2. KIND:
   connection   a connection request (REQ)
   answer       a response with port counters, to a request that was never sent. It gets no response
   response     a connection request with the response bit set. ib_mad delivers a response to the
-  agent
-               whose number is in its transaction ID
+               agent whose number is in its transaction ID
   unversioned  requests the port's counters with a wrong base version
   final        a "ready to use" (RTU) message, which has no response
-  stale        a connection request with the GUID of a device and the number of one of its connected
+  stale        a connection request with the GUID of a device and the QPN of one of its connected
                QPs: --claim DEVICE
 RATE is the number of datagrams per second. 0 means as many as possible.
 """
@@ -52,7 +51,7 @@ HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "an
 
 
 def claimed(device):
-    """Returns a part of a REQ (IBTA 1.x §12.6.5) with a device's GUID and the QPN of a connected QP."""
+    """Returns a part of a REQ (IBTA 1.x §12.6.5): a device's GUID and the QPN of a connected QP."""
     guid = Path(f"/sys/class/infiniband/{device}/node_guid").read_text().strip().replace(":", "")
     shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "link", device], check=True, capture_output=True)
     number = next(qp["lqpn"] for qp in json.loads(shown.stdout) if qp.get("type") == "RC" and qp.get("state") == "RTS")
@@ -81,7 +80,7 @@ def forged(number):
 
 
 def announce(wire, hardware):
-    """Sends an ARP request of the sender, from which the target learns its MAC address (RFC 826)."""
+    """Sends an ARP request (RFC 826), from which the target learns the sender's MAC address."""
     question = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1)
     question += hardware + raw_address(OPTIONS.source) + bytes(6) + raw_address(OPTIONS.target)
     wire.socket.send(wire.head + b"\x08\x06" + question)

@@ -1,32 +1,39 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=600
-# A hundred times: links, traffic, and everything taken away under it, each time in another way. Nothing may hang, and
-# nothing may be left behind. On the debug kernel, where kmemleak looks for what is left, each way comes twice.
+# Life cycle of devices: a hundred cycles of adding links, starting traffic, and removing the
+# devices under the traffic, each time in another way (WAYS). No cycle may hang, and the kernel's
+# memory, pinned pages and other resources must not grow with the number of cycles. On the debug
+# kernel each way comes only twice, as kmemleak finds leaks there. Topology: two hosts over a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 : "${CYCLES:=${DEBUG_KERNEL:+14}}" "${CYCLES:=100}" # even
 readonly WAYS=(links_deleted netdev_deleted namespace_deleted module_removed links_deleted_module_removed killed one_link_deleted)
 readonly LOADS=(send write read pingpong)
-# Cycles that fill the kernel's caches before anything is compared. If there are no others, nothing is compared.
+# Number of cycles that fill the kernel's caches before the first inventory, and half of the number
+# of cycles after these. If there are no cycles after these, no inventories are compared.
 readonly WARM_CYCLES=14 HALF=$(((CYCLES - 14) / 2))
-# How long a way may take as a rule, and at worst, on an emulated machine that others slow down; in ms. A wait that
-# lasts until a peer's or a process's timeout lasts longer.
+# Limits in ms of a removal's median and maximum time, for an emulated machine on a busy host. They
+# are below the timeouts of peers and processes, so a removal that waits for such a timeout exceeds
+# them.
 : "${USUAL_MS:=$((2000 * PATIENCE))}"
 readonly WORST_MS=$((20000 * PATIENCE))
-# Two times are no rule.
+# On the debug kernel there are only two times of each way, too few for a median.
 [[ -z $DEBUG_KERNEL ]] || USUAL_MS=$WORST_MS
-# Which of the applications' processes lead process groups.
+# PIDs of the applications' processes that lead process groups.
 GROUPS_RUNNING=()
-# What went wrong in the present cycle.
+# The errors of the present cycle, a line each.
 WRONG=
 
+# A pipe without data: `read -t` on it is a sleep that starts no program.
 exec {never}<> <(:)
 pause() { read -rt 0.02 -u "$never"; }
 
 milliseconds() { REPLY=$((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# until_within MS COMMAND...: like wait_for, but starts no programs.
+# until_within MS COMMAND...: repeats the command until it succeeds. Fails after MS. Unlike wait_for
+# of lib/guest.sh it starts no programs.
 until_within() {
 	local end
 	milliseconds
@@ -42,7 +49,7 @@ until_within() {
 
 wrong() { WRONG+="$*"$'\n'; }
 
-# must COMMAND...: notes a failure.
+# must COMMAND...: runs the command. If it fails, adds an error to WRONG.
 must() {
 	local said
 	said=$("$@" 2>&1) || wrong "status $?: $*: $said"
@@ -87,7 +94,8 @@ flowing() {
 
 listens() { grep -qs ':4853 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; }
 
-# Endless traffic. The pingpong spins on its completions; the others sleep on events.
+# traffic LOAD: starts endless traffic between the devices. ibv_rc_pingpong polls its CQ without a
+# pause; the loads of rrxe-bench sleep until a completion event.
 traffic() {
 	: >/tmp/applications
 	if [[ $1 == pingpong ]]; then
@@ -109,10 +117,12 @@ signal() {
 	for group in "${GROUPS_RUNNING[@]}"; do kill "-$1" -- "-$group" 2>/dev/null; done
 }
 
-# The processes of the applications. Not by their command lines, which end before they do.
+# Prints the PIDs of the applications, by their process groups. The command line can't identify
+# them: an exiting process loses it before it has ended.
 processes() { pgrep -g "$(IFS=, && echo "${GROUPS_RUNNING[*]}")"; }
 
-# Zombies have ended, unless they have threads: on a busy host this shell may reap them late.
+# Succeeds if all applications have ended. A zombie without further threads counts as ended, as this
+# shell may reap it late on a busy host.
 ended() {
 	local process threads
 	for process in $(processes); do
@@ -122,7 +132,7 @@ ended() {
 	done
 }
 
-# Where in the kernel the applications are.
+# Prints the states and kernel stacks of the applications.
 whereabouts() {
 	local task
 	for task in $(processes); do
@@ -137,7 +147,7 @@ bury() {
 	GROUPS_RUNNING=()
 }
 
-# The ways. Each ends when the device is gone.
+# The functions named in WAYS. Each returns when the device is gone.
 delete_links() {
 	must rdma link del rrxe1
 	must rdma link del rrxe2
@@ -159,7 +169,7 @@ namespace_deleted() {
 
 module_removed() { must rmmod rrxe; }
 
-# The applications can't make way: they are stopped.
+# The applications are stopped (SIGSTOP), so they can't close the device.
 links_deleted_module_removed() {
 	signal STOP
 	delete_links
@@ -178,13 +188,14 @@ killed() {
 
 one_link_deleted() { must rdma link del rrxe1; }
 
-# Applications whose device is gone notice by themselves, except those that only look at their memory.
+# notice LOAD WAY: fails the cycle unless the applications end by themselves once their device is
+# gone. ibv_rc_pingpong is excepted, as it only polls its CQ.
 notice() {
 	[[ $1 != pingpong && $2 != one_link_deleted ]] || return 0
 	until_within "$WORST_MS" ended || wrong "applications go on without a device: $(</tmp/applications)"
 }
 
-# cycle WAY LOAD
+# cycle WAY LOAD: runs one cycle. Stores the time of the removal in ms in TOOK, and errors in WRONG.
 cycle() {
 	local way=$1 load=$2 began
 	WRONG=
@@ -205,7 +216,8 @@ cycle() {
 		wrong "the module is used $(</sys/module/rrxe/refcnt) times"
 }
 
-# What the kernel has of everything at this moment, as "name number" lines, with as little in caches as can be.
+# Prints the kernel's present counts of objects and pages as "name number" lines. Shrinks caches
+# first.
 sample() {
 	local cache key acquired released
 	echo 3 >/proc/sys/vm/drop_caches
@@ -223,8 +235,8 @@ sample() {
 	awk '$1 == "MemTotal:" { all = $2 } $1 == "MemAvailable:" { print "used_KiB", all - $2 }' /proc/meminfo
 }
 
-# The same without what is there for a moment only: the least of several samples. A cache gives up what was used
-# since it was last looked at when it is looked at again.
+# Removes the module and the hosts, and prints the minimum of several samples, so that transient
+# objects don't count. A cache frees recently used objects only when it is shrunk a second time.
 inventory() {
 	local try
 	[[ ! -e /sys/module/rrxe ]] || rmmod rrxe
@@ -235,8 +247,9 @@ inventory() {
 		awk '!($1 in least) || $2 < least[$1] { least[$1] = $2 } END { for (name in least) print name, least[name] }'
 }
 
-# What there is more of after each half of the cycles. The caches' counts are coarse, as each CPU keeps up
-# to a hundred objects of a cache; but a leak would be two objects a cycle, one at either end.
+# Prints the counts that grew in both halves of the cycles. Counts of slab caches are coarse,
+# because each CPU keeps up to a hundred objects of a cache. A leak would be two objects per cycle,
+# one at each end of the wire.
 compare() {
 	awk -v cycles=$HALF '
 		FNR == 1 { file++ }

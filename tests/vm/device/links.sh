@@ -1,11 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=300
-# Links that can't be, with the error and the kernel's log line; ports that follow their network devices;
-# rrxe and the C driver loaded and unloaded in every order.
+# Links: invalid links are refused with the right error and a line in the kernel's log; the port's
+# state, MTU and GIDs follow the network device; rrxe and the C driver (rdma_rxe) share the UDP port
+# and the driver ID, and can be loaded and unloaded in every order. Topology: two hosts over a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# What the kernel said since `listen`.
+# `listen` writes a mark to the kernel's log, and `said PATTERN` looks for rrxe's lines after the
+# mark.
 listen() {
 	_heard=$((${_heard:-0} + 1))
 	echo "rrxe-test listens $$ $_heard" >/dev/kmsg
@@ -13,7 +16,8 @@ listen() {
 
 said() { dmesg | sed -n "/rrxe-test listens $$ $_heard\$/,\$p" | grep -Eq "rrxe: .*($1)"; }
 
-# unfit NAME ERROR LOG COMMAND...: fails with ERROR, and the kernel's log names the reason.
+# unfit NAME ERROR LOG COMMAND...: checks that COMMAND fails with ERROR, and that rrxe logs a line
+# that matches LOG.
 unfit() {
 	local name=$1 error=$2 log=$3
 	shift 3
@@ -31,7 +35,8 @@ lost() { ! gid_index "$@"; }
 mtu_is() { ibv_devinfo -d "$DEV1" | grep -Eq "active_mtu:\s+$1 "; }
 loaded() { [[ -e /sys/module/$1 ]]; }
 unload() { rmmod "$1" && ! loaded "$1"; }
-# With lockdep the socket of the C driver's QP1 keeps it loaded (rxe_reclassify_send_socket(), drivers/infiniband/sw/rxe/rxe_qp.c).
+# With lockdep the socket of the C driver's QP1 holds a reference to the module
+# (rxe_reclassify_send_socket(), drivers/infiniband/sw/rxe/rxe_qp.c), so the link is deleted first.
 unload_under_link() { [[ -z $DEBUG_KERNEL || $1 != rdma_rxe ]] || in2 rdma link del rxe2 && unload "$1"; }
 
 check "two hosts" hosts_up 1500
@@ -39,7 +44,7 @@ check "a first link loads the module" in1 rdma link add first type rrxe netdev e
 check "rrxe is loaded" loaded rrxe
 check "link del" in1 rdma link del first
 
-# ib_core refuses these by itself, and logs nothing.
+# ib_core itself refuses these links, and logs nothing.
 refuse "a missing network device: ENODEV" "No such device" in1 rdma link add bad type rrxe netdev absent0
 refuse "an empty name: EINVAL" "Invalid argument" in1 rdma link add "" type rrxe netdev eth0
 refuse "a name that is a pattern: EINVAL" "Invalid argument" in1 rdma link add bad%d type rrxe netdev eth0
@@ -63,8 +68,8 @@ check "one on the loopback device" in1 rdma link add loop type rrxe netdev lo
 check "del of the former" in1 rdma link del spare
 check "del of the latter" in1 rdma link del loop
 
-# Who comes first has the UDP port.
-# How the C driver says so is its own affair.
+# The driver with the first link in a namespace has the UDP port there. The test accepts two errors
+# from the C driver: EADDRINUSE and EPERM.
 refuse "C rxe beside rrxe in one namespace" "Address already in use|Operation not permitted" in1 rdma link add bad type rxe netdev spare0
 check "whose link still is there" state "$DEV1" ACTIVE
 link_del 1
@@ -91,7 +96,7 @@ done
 none_left "refusal"
 ip -n h1 link del spare0
 
-# After all that, links work.
+# Links work after all these refusals.
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 check "pingpong" pingpong -n 50
@@ -123,8 +128,8 @@ hosts_down
 unload rrxe
 unload rdma_rxe
 
-# Both modules, loaded and unloaded in every order, without links and with. On the debug kernel, where each time takes a
-# minute, the first loaded is the first unloaded.
+# Loads and unloads both modules in every order, without and with links. On the debug kernel, where
+# each order takes a minute, only the orders in which the module loaded first is unloaded first.
 check "two hosts again" hosts_up 1500
 for load in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
 	for unload in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
@@ -146,7 +151,7 @@ for load in "rrxe rdma_rxe" "rdma_rxe rrxe"; do
 			check "its device is gone" gone rrxe1
 			check "that of the other is not" state rxe2 ACTIVE
 		else
-			# ib_core takes away all devices with the driver's number, which we share.
+			# ib_core removes all devices with the driver ID of rdma_rxe, which is rrxe's, too.
 			check "its device is gone" gone rxe2
 			wait_for 2 gone rrxe1 || in1 rdma link del rrxe1
 			check "rrxe makes a new link" link_add 1 rrxe

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=300
-# What administrators see: devices and ports, objects, counters of ports and of QPs. Each figure is held
-# against what was sent.
+# Management: attributes of the device and the port, restrack objects, counters of ports and of QPs,
+# and performance management, as sysfs, rdma, ibv_devinfo and ib_umad show them. The counters are
+# compared with the traffic that the script itself causes. Topology: two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PY=$LIB/manage.py
 
@@ -14,7 +15,8 @@ readonly RXE_NAMES=(sent_pkts rcvd_pkts duplicate_request out_of_seq_request rcv
 sysfs() { cat "/sys/class/infiniband/$1/$2"; }
 counter() { sysfs "$1" "ports/1/hw_counters/$2"; }
 is() { [[ $1 == "$2" ]] || { echo "is \"$1\", not \"$2\""; return 1; }; }
-# look NAME COMMAND...: as check; what the command says is for has and lacks, in one line.
+# look NAME COMMAND...: as check. Stores the output as one line in SEEN, which `has` and `lacks`
+# search.
 look() {
 	check "$@"
 	SEEN=$(tr -s ' \n\t' ' ' <<<"$OUTPUT")
@@ -22,27 +24,31 @@ look() {
 has() { grep -Eq -- "$1" <<<"$SEEN" || { echo "no \"$1\" in: $SEEN"; return 1; }; }
 lacks() { ! grep -E -- "$1" <<<"$SEEN"; }
 
-# remember DEVICE: its counters, for `grew`.
+# remember DEVICE: stores the device's counters for `grew` and `bytes`.
 declare -A BEFORE
 remember() {
 	local file
 	for file in /sys/class/infiniband/"$1"/ports/1/hw_counters/*; do BEFORE[$1/${file##*/}]=$(<"$file"); done
 }
+# grew DEVICE COUNTER NUMBER: succeeds if the counter has grown by NUMBER since `remember`.
 grew() { is $(($(counter "$1" "$2") - BEFORE[$1/$2])) "$3"; }
-# resent DEVICE: it sent some packets again, as it does if the host was too busy to answer in time.
+# resent DEVICE: succeeds if the device has retransmitted packets since `remember`, as happens if
+# the host is too busy to acknowledge in time.
 resent() { [[ $(counter "$1" completer_retry_err) -gt ${BEFORE[$1/completer_retry_err]} ]]; }
-# bytes DEVICE sent|rcvd SENDER: those of all messages; some twice if SENDER sent them again.
+# bytes DEVICE sent|rcvd SENDER: succeeds if the counter of bytes has grown by those of all messages
+# since `remember`. More is allowed if SENDER has retransmitted packets.
 bytes() {
 	local more=$(($(counter "$1" "$2_bytes") - BEFORE[$1/$2_bytes] - MESSAGES * SIZE))
 	[[ $more -eq 0 ]] || { [[ $more -gt 0 ]] && resent "$3"; } || is $more 0
 }
 sends_exceed() { [[ $(counter "$DEV1" rdma_sends) -gt $1 ]]; }
-# Milliseconds for which ib_core shows a value again.
+# ib_core reads counters at most once in some milliseconds, and shows the old values in between.
 settle() { sleep 0.1; }
 
-# connected COUNT: so many RC QPs of host 1 are in RTS. The QP of the general services is another in RTS.
+# connected COUNT: succeeds if COUNT RC QPs of host 1 are in RTS. QP1 is in RTS, too, but not an RC
+# QP.
 connected() { is "$(rdma resource show qp link "$DEV1/1" | grep -c 'type RC state RTS')" "$1"; }
-# start KIND COUNT: a pingpong (rc, srq) of so many QPs that goes on until stop, so that its objects can be looked at.
+# start KIND COUNT: starts a pingpong (rc or srq) with COUNT QPs on each host. It runs until `stop`.
 start() {
 	ip netns exec h2 "ibv_$1_pingpong" -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -s $SIZE -n 100000000 >/tmp/server 2>&1 &
 	SERVER=$!
@@ -87,7 +93,7 @@ look "the speed, in units of 100 Mb/s" python3 "$PY" speed "$DEV1"
 check "is the same" has "^100 "
 modprobe ib_cm
 look "what the port can do" in1 ibv_devinfo -v -d "$DEV1"
-# ib_core itself says that GIDs are IP addresses.
+# IB_PORT_CM_SUP (0x10000) and IB_PORT_IP_BASED_GIDS (0x04000000). ib_core itself sets the latter.
 check "the connection manager has declared itself" has "port_cap_flags: 0x04010000 "
 echo "rrxe of test" >"/sys/class/infiniband/$DEV1/node_desc"
 check "the node's description can be set" is "$(sysfs "$DEV1" node_desc)" "rrxe of test"
@@ -117,11 +123,12 @@ look "rdma statistic" rdma statistic show link "$DEV1/1"
 check "shows the same" has "rdma_sends $(counter "$DEV1" rdma_sends) .*sent_bytes $(counter "$DEV1" sent_bytes) "
 dropped=0
 for file in /sys/class/infiniband/rrxe?/ports/1/hw_counters/drop_*; do dropped=$((dropped + $(<"$file"))); done
-# What is sent again is answered again, and nobody waits for that answer any more.
+# The peer acknowledges a retransmitted packet again. The requester may drop that acknowledgement,
+# as it has none outstanding.
 no_drops() { [[ $dropped -eq 0 ]] || resent "$DEV1" || resent "$DEV2" || is "$dropped" 0; }
 check "no drops" no_drops
 
-# The same as performance management has it: data in units of four bytes.
+# The counters of performance management. They count data in units of four bytes.
 pma() { sysfs "$1" "ports/1/counters/$2"; }
 check "port_xmit_data" is "$(pma "$DEV1" port_xmit_data)" $(($(counter "$DEV1" sent_bytes) / 4))
 check "port_rcv_data" is "$(pma "$DEV1" port_rcv_data)" $(($(counter "$DEV1" rcvd_bytes) / 4))
@@ -133,8 +140,9 @@ short() { is "$(counter "$DEV1" drop_short)" 1; }
 check "a packet that is none" wait_for 5 short
 check "port_rcv_errors" is "$(pma "$DEV1" port_rcv_errors)" 1
 
-# Which the other host asks for over the network; its request is counted before the answer is made. Over IPv6:
-# the kernel matches answers by the addresses of IB's header, which those over IPv4 don't have.
+# Host 1 requests the counters of host 2 by MADs. Host 2 counts the request before it makes the
+# response. The MADs use IPv6: ib_mad matches responses by the addresses of the GRH, which packets
+# over IPv4 don't have.
 check "user space gets at the general services" modprobe ib_umad
 settle
 told="xmit_data $(pma "$DEV2" port_xmit_data) rcv_data $(($(pma "$DEV2" port_rcv_data) + 64))"

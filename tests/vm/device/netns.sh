@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=200
-# Network namespaces: devices that all see, devices that belong to one namespace and move between them,
-# and the UDP port, which each namespace has while it has devices.
+# Network namespaces: in shared mode all namespaces see a device; in exclusive mode a device belongs
+# to one namespace and can move to another. A namespace has the UDP port while it has devices. A
+# namespace can end with devices. Topology: two hosts over a veth pair, and further namespaces.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# Each namespace has a sysfs of its own, which shows its devices.
+# Replaces gid_index of lib/guest.sh: sysfs shows a device only in its own namespace.
 eval "_here_$(declare -f gid_index)"
 gid_index() { ip netns exec "h${1: -1}" bash -c "$(declare -f _gid_of _here_gid_index); _here_gid_index $1 $2"; }
 active() { ip netns exec "h$1" grep -q ACTIVE "/sys/class/infiniband/rrxe$1/ports/1/state"; }
@@ -23,8 +24,8 @@ verbs_see() { ip netns exec "$1" ibv_devices | grep -qw "$2"; }
 blind() { ! verbs_see "$@"; }
 
 modprobe ib_uverbs
-# What was chosen holds for namespaces to come.
-# Each namespace has its own.
+# The mode holds for namespaces that are created later, so it is set before the hosts' namespaces
+# are created. In exclusive mode each namespace has its own devices.
 check "exclusive" rdma system set netns exclusive
 check "is shown" mode_is exclusive
 check "two hosts" hosts_up 1500
@@ -54,12 +55,13 @@ ip netns exec h3 ip link set lo up
 check "it moves back" ip netns exec h3 rdma dev set "$DEV1" netns h1
 check "and works" pingpong -n 50
 
-# It moves under a process, which hears of it.
+# The device moves while a process uses it: the process's work requests are flushed.
 check "polling processes see flushes when their device moves" in1 python3 "$LIB/netdevs.py" unplug "$DEV1" \
 	"$(gid_index "$DEV1" $HOST1_V4)" rdma dev set "$DEV1" netns h3
 check "it moved" sees h3 "$DEV1"
 
-# A namespace that ends gives devices whose network devices are elsewhere to init.
+# If the network device of an RDMA device is in another namespace, the RDMA device moves to the
+# initial namespace when its own namespace ends.
 check "the namespace ends" ip netns del h3
 back() { [[ -n $(rdma dev show) ]]; }
 check "its device is back in init" wait_for 10 back
@@ -69,15 +71,17 @@ check "from where it returns" rdma dev set "$init_name" netns h1
 [[ $init_name == "$DEV1" ]] || in1 rdma dev set "$init_name" name "$DEV1"
 check "and works" pingpong -n 50
 
-# One whose network device is in the namespace ends with it.
+# If the network device is in the same namespace, the RDMA device ends with the namespace.
 check "a namespace with device and network device ends" ip netns del h1
 none() { [[ -z $(rdma dev show) && -z $(in2 rdma dev show) ]]; }
 check "both are gone, and the other's, whose veth was its peer" wait_for 10 none
 DEV1='' DEV2=''
 hosts_down
 
-# So do many; none of them goes to init meanwhile, where each would flush for as long as all may. A namespace destroys its
-# network devices behind ib_core's exit.
+# A namespace with many devices ends. None of the devices may move to the initial namespace
+# meanwhile: the flush of each one would then take as long as that of all together may (FLUSH_TIME,
+# device/disassociate.rs). The kernel destroys the namespace's network devices after ib_core's exit
+# handler (rdma_dev_exit_net(), device.c), which moves remaining RDMA devices.
 DEVICES=(many{1..8})
 many() {
 	local device
@@ -100,7 +104,8 @@ check "a process outside stalls QPs of each" \
 check "the namespace ends" ends
 note "in $TOOK ms"
 check "init saw none of its devices" release
-# Namespaces end after `ip netns del` has returned (cleanup_net), and ib_core refuses while there is one.
+# Namespaces end after `ip netns del` has returned (cleanup_net()). ib_core refuses to change the
+# mode while there are others than the initial one.
 check "shared again" wait_for 30 rdma system set netns shared
 
 check "namespaces share devices" mode_is shared

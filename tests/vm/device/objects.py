@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Structures that go to processes and to netlink: objects.py DEVICE GID-INDEX.
+"""Tests the structures and attributes that the kernel copies to processes and to netlink messages.
 
-Uninitialised and freed memory shows by a pattern if the kernel was booted with slub_debug and init_on_alloc=0.
+Usage: objects.py DEVICE GID-INDEX. They must not contain uninitialised or freed memory, nor secrets
+of other users. The kernel must be booted with slub_debug and init_on_alloc=0, so that uninitialised
+and freed memory has a pattern. Further cases test objects whose creation fails after uverbs has
+made them.
 """
 
 import ast
@@ -34,13 +37,14 @@ from uverbs import (
     CHANGE_ACCESS, CHANGE_TRANSLATION, METHOD_REG_MR, OBJECT_MR, errno_of, ioctl, quad, rereg, word,
 )
 
+# Numbers of uverbs commands (enum ib_uverbs_write_cmds).
 ALLOC_PD, QUERY_QP = 3, 25
 PSN = 0x5A17EC
 SECONDS = 20
 
 
 def write_command(context, number, request, room):
-    """A command of uverbs; returns its response of `room` bytes."""
+    """Writes a uverbs command, and returns its response of `room` bytes."""
     response = ctypes.create_string_buffer(b"\xee" * room, room)
     body = struct.pack("=Q", ctypes.addressof(response)) + request
     os.write(context.cmd_fd, struct.pack("=IHH", number, (8 + len(body)) // 4, room // 4) + body)
@@ -48,7 +52,11 @@ def write_command(context, number, request, room):
 
 
 def query_qp(context, handle):
-    """struct ib_uverbs_query_qp_resp: path, alternate path, the rest by name, and what is reserved."""
+    """Queries a QP by a uverbs command. Returns the parts of struct ib_uverbs_query_qp_resp.
+
+    The parts are the bytes of the path and of the alternate path, a dictionary of the other fields,
+    and the reserved bytes.
+    """
     raw = write_command(context, QUERY_QP, struct.pack("=II", handle, 0), 128)
     names = (
         "max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data qkey rq_psn sq_psn dest_qp_num "
@@ -61,14 +69,15 @@ def query_qp(context, handle):
 
 
 def new_qp(pair):
-    """A QP in RESET, and its handle."""
+    """Creates a QP, which is in RESET. Returns it and its handle."""
     handle = free_handle(pair.context)
     cap = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
     return QP(pair.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=pair.cqs[0], rcq=pair.cqs[0], cap=cap)), handle
 
 
 def expect_no_path(pair, handle, state):
-    # Each query has fresh memory of the kernel.
+    """Fails unless a QP without a path reports zeros for the attributes that it doesn't have."""
+    # The kernel allocates new memory for each query, with any earlier contents.
     for _ in range(20):
         path, alternate, fields, reserved = query_qp(pair.context, handle)
         equal(fields["qp_state"], state, "state")
@@ -102,13 +111,13 @@ def qp_with_path():
 
 
 def everything(netlink, device):
-    """All attributes of all objects, by kind of object."""
+    """Dumps all objects of a device by netlink. Returns their attributes by kind of object."""
     return {name: [a for body in netlink.dump(command, device) for a in nldev.flat(body)]
             for name, command in nldev.OBJECTS.items()}
 
 
 def as_nobody(function):
-    """What the function returns to the user nobody, as text."""
+    """Calls the function in a child process of the user nobody. Returns repr() of its result."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -127,7 +136,10 @@ def as_nobody(function):
 
 
 def secrets_in(attributes, ranges, keys):
-    """Addresses of these ranges or of the kernel, and these keys, that some attribute is."""
+    """Returns the attributes whose value is a secret.
+
+    Secrets are addresses in `ranges`, addresses of the kernel, and the values in `keys`.
+    """
     found = []
     for kind, value in attributes:
         if len(value) == 8:
@@ -166,7 +178,11 @@ def unprivileged():
 
 
 class SlowFree:
-    """Where the kernel has such probes, freeing memory of Rust code takes long to return: the stack is taken."""
+    """Makes frees of Rust code slow, if the kernel has kprobes.
+
+    A return probe on krealloc_node_align_noprof(), which frees memory of Rust code, records the
+    stack each time.
+    """
 
     TRACING = Path("/sys/kernel/tracing")
 
@@ -184,7 +200,10 @@ class SlowFree:
 
 
 def watch_rights(device, end, pipe):
-    """Dumps regions until `end`; tells how often, and which rights were seen."""
+    """Dumps regions until the time `end`.
+
+    Writes the number of dumps, and the access rights that the regions had, to the pipe.
+    """
     netlink, seen, dumps = nldev.Socket(), set(), 0
     while time.monotonic() < end:
         for body in netlink.dump(nldev.RES_MR, device):
@@ -216,7 +235,7 @@ def reregistered():
 
 
 def rights_in(attributes):
-    """The values of the driver's attribute `access`."""
+    """Yields the values of the driver's attribute `access`."""
     name = None
     for kind, value in attributes:
         if kind == nldev.DRIVER_STRING:
@@ -226,7 +245,7 @@ def rights_in(attributes):
 
 
 def mappings():
-    """The addresses at which the process has mapped the device's memory."""
+    """Returns the addresses at which the process has mapped memory of a uverbs file."""
     with open("/proc/self/maps") as maps:
         return {int(line.split("-")[0], 16) for line in maps if "/dev/infiniband/" in line}
 
@@ -245,7 +264,7 @@ def broken_queue():
     device = nldev.Socket().index(DEVICE)
 
     def queues():
-        """How many there are, and how many are broken."""
+        """Returns the number of SRQs, and the number of those that are shown as broken."""
         found = everything(nldev.Socket(), device)["srq"]
         return sum(kind == nldev.SRQN for kind, _ in found), found.count((nldev.DRIVER_STRING, b"broken\0"))
 
@@ -263,7 +282,7 @@ def undone():
     pair = Pair()
     response, faults = unanswered(PAGE)
     handle = free_handle(pair.context)
-    # The driver's payload are the last 8 bytes.
+    # The last 8 bytes are the driver's part of the request.
     command = Buffer(PAGE)
     command.fill(struct.pack("=IHHQQ", ALLOC_PD, 6, 1, response.address, 0))
     result = []
@@ -274,7 +293,7 @@ def undone():
 
     thread = threading.Thread(target=alloc)
     thread.start()
-    # The domain is made, and uverbs is about to tell its handle.
+    # The PD exists, and uverbs waits for a page fault to write its handle to the response.
     userfault.await_fault(faults)
     command.fill(b"\xff" * 8, 16)
     libc.munmap(response.address, PAGE)
@@ -285,9 +304,11 @@ def undone():
 
 
 def bound_meanwhile(context, window, qp, cq):
-    """Binds the window to a region whose registration fails when its second key is told.
+    """Binds a window to a region before the registration of the region fails.
 
-    Returns the region's memory."""
+    The registration fails when the kernel writes the region's rkey to the response, as the test
+    unmaps that memory. The kernel has written the lkey before. Returns the region's memory.
+    """
     memory = Buffer(PAGE)
     lkey, (response, faults) = (ctypes.c_uint32 * 1)(), unanswered(PAGE)
     rkey = (ctypes.c_uint32 * 1).from_address(response.address)
@@ -318,7 +339,7 @@ def bound_meanwhile(context, window, qp, cq):
 
 
 def completes(qp, cq):
-    """Has the QP look at its queue; the next completion's number and status."""
+    """Makes the doorbell system call. Waits for a completion and returns its (wr_id, status)."""
     qp.call()
     becomes(cq.has_unread, True, "a completion is there")
     return cq.poll()
@@ -327,7 +348,7 @@ def completes(qp, cq):
 @case("a region whose registration fails at the end is gone, though a window is bound to it")
 def undone_region():
     context = extension.Context(extension.node_of(DEVICE))
-    # For `ioctl`.
+    # The name that pyverbs contexts have for the file, which uverbs.ioctl() uses.
     context.cmd_fd = context.fd
     source = Buffer(PAGE)
     source.fill(pattern(PAGE))
@@ -338,10 +359,11 @@ def undone_region():
         qp = extension.Qp(context, cq, GID_INDEX, gid)
         memory = bound_meanwhile(context, window, qp, cq)
         qp.write(3, source.address, context.source[1], memory.address, window, PAGE)
-        # The QP is its own peer: its refusal breaks it before the request hears of that.
+        # The QP is its own peer. As the responder it refuses the WRITE and enters the error state,
+        # so the WRITE is flushed before its NAK is handled.
         equal(completes(qp, cq), (3, e.IBV_WC_WR_FLUSH_ERR), "write through it afterwards")
         equal(memory.read(PAGE), bytes(PAGE), "memory that was the region's")
-    # The windows can be bound again, and count for the region that they are bound to.
+    # All windows can be bound to another region afterwards.
     qp = extension.Qp(context, cq, GID_INDEX, gid)
     memory = Buffer(PAGE)
     lkey, _ = context.reg(memory, LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)

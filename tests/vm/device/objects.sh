@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=240 append=init_on_alloc=0+slub_debug=FZP
-# Structures that go to processes and to netlink, on a kernel that fills fresh and freed memory with a pattern.
+# Structures that the kernel copies to processes and to netlink messages (objects.py). The kernel
+# fills new and freed memory with a pattern. Topology: a device on one of two hosts.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Threads of a process that modify one QP at a time, as uverbs lets them: racing.py DEVICE GID-INDEX OTHER-GID-INDEX.
+"""Tests that threads may modify the same QP at the same time, as uverbs allows.
 
-ib_core changes some fields of a QP without a lock then.
+Usage: racing.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core itself changes some fields of the QP
+without a lock then: its path's GID entry (rdma_update_sgid_attr()), and its counter when it binds
+the QP to one by itself.
 """
 
 import json
@@ -28,7 +30,7 @@ def new_qp(connect):
 
 
 def together(works):
-    """Runs them in a thread each."""
+    """Runs each function in a thread of its own, and waits for all of them."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -63,7 +65,7 @@ def paths():
 
 
 def is_counted(qp):
-    """Whether a QP is bound to a counter."""
+    """Returns whether the QP is bound to a counter."""
     shown = subprocess.run(["rdma", "-j", "statistic", "qp", "show"], capture_output=True, check=True, text=True).stdout
     return any(qp.number in counter.get("lqpn", []) for counter in json.loads(shown))
 

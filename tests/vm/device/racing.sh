@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=200
-# Threads of a process that modify a QP at the same time, while QPs are bound to counters by themselves.
+# Races with ib_core: threads that modify the same QP at the same time, with automatic counters of
+# QPs (racing.py), and network devices that end while a link is added to them (vanishing.py). No
+# counter, GID reference or registration may be left. Topology: a device on one of two hosts.
 source "$(dirname "$0")/../lib/guest.sh"
 
 unbound() { ! rdma -j statistic qp show | grep -q lqpn; }
@@ -12,6 +14,6 @@ check "QPs are bound to counters of their processes" rdma statistic qp set link 
 python3 "$(dirname "$0")/racing.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" ||
 	fail "racing.py ends well" "status $?"
 check "no counters are left of it" unbound
-# ib_core warns if a counter is left, or a GID.
+# ib_core warns when the device ends if a counter or a reference to a GID is left.
 check "the device goes" link_del 1
 python3 "$(dirname "$0")/vanishing.py" gone 0 || fail "vanishing.py ends well" "status $?"

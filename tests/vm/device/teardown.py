@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Processes that make the end of a device long: teardown.py HOW DEVICE GID-INDEX [NUMBER [DEPTH]].
+"""Hostile processes that delay the end of a device.
 
-Each but "bound" says "ready" when it has what it needs, and stays until its standard input ends. HOW:
-  spin     NUMBER QPs of DEPTH WQEs whose producers' indices change: a thousand times a second at most, and without a
-           pause once it has read a line. It prints in the end how many completions it got
-  windows  NUMBER memory windows
-  chunks   NUMBER chunks of an on-demand region of all memory, with a page each
-  dereg    registers and deregisters a page once it has read a line; prints in the end median and maximum of the times of
-           deregistration in microseconds
-  advice   advice to make two pieces of memory resident at once, while the process doesn't answer faults of the first one.
-           When it has read a line it answers all; prints the errno of the advice and how many pieces were asked for
-  bound    prints the shortest of some times to destroy a QP that bound a window, in microseconds
+Usage: teardown.py HOW DEVICE GID-INDEX [NUMBER [DEPTH]].
+
+Each of them, except "bound", prints "ready" when it has its objects. It ends at the end of its
+standard input, or for "advice" when the advice has returned. HOW:
+  spin     has NUMBER QPs of DEPTH WQEs, and changes the producer indices of all their queues: at
+           most a thousand times per second, or without a pause once it has read a line. At the end
+           it prints the number of completions in its CQ
+  windows  has NUMBER memory windows
+  chunks   has NUMBER chunks of an on-demand region of all memory, with a page in each
+  dereg    registers and deregisters a page again and again once it has read a line. At the end it
+           prints the median, the maximum and the number of the times of deregistration, in
+           microseconds
+  advice   gives advice to make two pieces (1 MiB) of memory resident before the call returns, and
+           doesn't serve the page faults of the first piece. Once it has read a line it serves all
+           faults. It prints the errno of the advice and the number of pieces with faults
+  bound    prints the shortest of ten times to destroy a QP that has bound a window, in microseconds
 """
 
 import ctypes
@@ -46,7 +52,7 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 
 
 class Memory:
-    """Fresh private memory."""
+    """New anonymous memory, mapped private."""
 
     def __init__(self, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000):  # MAP_NORESERVE
         self.length = length
@@ -54,7 +60,7 @@ class Memory:
 
 
 def stay(told=lambda: None):
-    """Until the standard input ends; `told` is called for each of its lines."""
+    """Prints "ready", and returns at the end of the standard input. Calls `told` for each line."""
     print("ready", flush=True)
     for _line in sys.stdin:
         told()
@@ -71,10 +77,10 @@ def spin(context, device, gid_index, number, depth):
         words = [(ring.u32(PRODUCER), ring.u32(CONSUMER), ring.u32(4).value) for ring in rings]
         while not ended.is_set():
             for producer, consumer, mask in words:
-                # As many WQEs as fit.
+                # As many WQEs as the ring has room for.
                 producer.value = (consumer.value - 1) & mask
             if not hurried.is_set():
-                # Others have to get ready beside it.
+                # A pause, so that other processes get CPU time to create their objects.
                 time.sleep(0.001)
 
     thread = threading.Thread(target=change)
@@ -93,7 +99,7 @@ def windows(context, _device, _gid_index, number, _depth):
 
 
 def advise(context, lkey, advice, places):
-    """Advice about (address, length), to be followed before the call returns."""
+    """Gives advice about `places`, (address, length) each. Returns when it has been followed."""
     uverbs.advise_mr(
         SimpleNamespace(handle=context.pd), SimpleNamespace(cmd_fd=context.fd), advice, FLUSH,
         [(address, length, lkey) for address, length in places],
@@ -124,7 +130,7 @@ def dereg(context, _device, _gid_index, _number, _depth):
 
 
 def answer(fd, memory):
-    """Makes the piece present whose fault the process is told of; its number."""
+    """Reads a fault and makes its piece of memory present. Returns the piece's number."""
     address, = struct.unpack_from("=Q", os.read(fd, 32), 16)
     piece = (address - memory.address) // PIECE
     userfault.give_zeros(fd, memory.address + piece * PIECE, PIECE)
@@ -153,7 +159,7 @@ def advice(context, _device, _gid_index, _number, _depth):
 
 
 def bind(context, qp, cq, memory, lkey):
-    """Allocates a window, and has the QP bind it to the region."""
+    """Allocates a memory window of type 2, and has the QP bind it to the region."""
     _, rkey = struct.unpack("=II", context.call(ALLOC_MW, struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0), 8))
     tail = qp.ring.u32(PRODUCER).value
     wqe = bytearray(224)

@@ -1,31 +1,38 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=600
-# Devices and QPs end soon, whatever hostile processes do meanwhile.
+# Time of the teardown: devices and QPs end soon, whatever hostile processes (teardown.py) do
+# meanwhile. The processes have many QPs that are posted to all the time, memory windows, chunks of
+# on-demand memory, or advice about memory. Tests `rdma link del`, the end of the processes, rmmod
+# and the end of a network namespace. Topology: two hosts over a veth pair; the processes use the
+# device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 MANY_WINDOWS=500000 CHUNKS=20000" gives the figures of a release.
-# On the debug kernel each object that is freed takes milliseconds, for KASAN unwinds the stack and looks up the module of each
-# frame.
+# Numbers of objects. RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 MANY_WINDOWS=500000 CHUNKS=20000"
+# gives those with which a release is tested. They are small on the debug kernel, where the free of
+# each object takes milliseconds: KASAN unwinds the stack and looks up the module of each frame.
 [[ -z $DEBUG_KERNEL ]] || : "${QPS:=4}" "${WINDOWS:=1000}" "${CHUNKS:=100}"
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}" "${MANY_WINDOWS:=$((4 * WINDOWS))}"
-# Of an emulated machine that others slow down: twenty times as much as a quiet one takes.
+# Limits of a teardown in ms, and of the median of dereg_mr in another process in us: twenty times
+# as much as on a quiet machine, for an emulated machine on a busy host.
 : "${WORST_MS:=$((5000 * PATIENCE))}" "${MEDIAN_US:=200000}"
 OPPONENTS=$(dirname "$0")/teardown.py
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# begin DEVICE HOW [ARGUMENT...]: starts an opponent on a device. It is not in the device's namespace, which may end.
+# begin DEVICE HOW [ARGUMENT...]: starts a hostile process on a device. The process is not in the
+# namespace of the device, as that namespace may end. ADDRESS is the device's address, by default
+# that of host 1.
 declare -A PROCESSES INPUTS
 begin() {
 	local device=$1 how=$2 index input
 	shift 2
 	index=$(gid_index "$device" "${ADDRESS:-$HOST1_V4}")
-	# Its lines are not to be taken for those of the one before.
+	# The output of an earlier process must not be mistaken for that of this one.
 	: >"/tmp/out-$how"
 	mkfifo "/tmp/in-$how"
 	(
-		# Or the others' inputs would not end before this process.
+		# Otherwise this process would keep the inputs of the other processes open.
 		for input in "${INPUTS[@]}"; do exec {input}>&-; done
 		exec python3 "$OPPONENTS" "$how" "$device" "$index" "$@" <"/tmp/in-$how" >"/tmp/out-$how" 2>&1
 	) &
@@ -35,12 +42,12 @@ begin() {
 	rm "/tmp/in-$how"
 }
 
-# ready HOW: waits until the opponent has what it needs.
+# ready HOW: waits until the process has its objects.
 ready() {
 	check "a process: $1" wait_for 300 grep -q ready "/tmp/out-$1" || note "$(<"/tmp/out-$1")"
 }
 
-# finish HOW: the process ends by itself; its last words are LAST.
+# finish HOW: closes the input of the process and waits for its end. Stores its last line in LAST.
 finish() {
 	local input=${INPUTS[$1]}
 	exec {input}>&-
@@ -49,7 +56,7 @@ finish() {
 	LAST=$(tail -n 1 "/tmp/out-$1")
 }
 
-# load HOW...: opponents on the device of host 1, each with what a release is tried with.
+# load HOW...: starts hostile processes on the device of host 1, with the numbers of objects above.
 load() {
 	local how
 	for how; do
@@ -67,10 +74,11 @@ unload() {
 	for how; do finish "$how"; done
 }
 
-# From now on producers spin without a pause, if there are any.
+# Has the process `spin`, if there is one, change its producer indices without a pause from now on.
 hurry() { [[ -z ${INPUTS[spin]:-} ]] || echo go >&"${INPUTS[spin]}"; }
 
-# timed NAME COMMAND...: takes no longer than it may, beside producers that spin. Of a short time much may be theirs.
+# timed NAME COMMAND...: checks that the command takes at most WORST_MS while `spin`, if there is
+# one, spins. If the time is short, a large part of it may be CPU time of `spin`.
 timed() {
 	local name=$1 start took TIMEFORMAT=%S
 	shift
@@ -83,6 +91,7 @@ timed() {
 }
 
 # beside DEVICE NAME COMMAND...: as timed, while another process deregisters regions of DEVICE.
+# Checks the median time of deregistration, too.
 beside() {
 	local device=$1 median worst count
 	shift
@@ -101,7 +110,7 @@ up() {
 	check "link on host 1" link_add 1
 }
 
-# another HOST: a link that has nothing to do with the wire; OTHER is its name.
+# another HOST: adds a link on a dummy network device of the host. Stores its name in OTHER.
 another() {
 	OTHER=${TYPE}1$1
 	ip -n "h$1" link add eth1 type dummy
@@ -116,14 +125,16 @@ few_flushes() {
 	[[ $LAST -le $((2 * 1024)) ]]
 }
 
-# A QP that bound a window is destroyed; its time must not depend on how many windows others have.
+# Measures the time to destroy a QP that has bound a window, and stores it in LAST. It must not
+# depend on the number of other windows.
 destroyed_in() {
 	python3 "$OPPONENTS" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound && LAST=$(</tmp/out-bound)
 }
 
 is_leaving() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
 
-# Who waits for advice goes on when the device goes; what follows the advice ends with the piece in hand.
+# A thread that waits for its advice to be followed returns when the device ends. The thread of the
+# kernel that follows the advice ends after the piece of memory that it has begun.
 advice_ends() {
 	local device=$DEV1 deletion
 	begin "$DEV1" advice
@@ -132,7 +143,8 @@ advice_ends() {
 	deletion=$!
 	DEV1=''
 	wait_for 30 is_leaving "$device" || return
-	# The deletion has the input as well, so that it would not end.
+	# `rdma link del` in the background has inherited the input, so closing it here would not end
+	# it. A line does.
 	echo go >&"${INPUTS[advice]}"
 	finish advice
 	wait $deletion || return
@@ -165,7 +177,7 @@ check "advice that waits doesn't hold the device up" advice_ends
 check "link on host 1" link_add 1
 check "a QP with a window" destroyed_in
 alone=$LAST
-# A walk through all windows shows among many only.
+# The time of a walk through all windows only shows if there are many.
 few=$WINDOWS
 WINDOWS=$MANY_WINDOWS
 load windows
@@ -199,7 +211,7 @@ load chunks
 refuse "the module stays under regions on demand" "in use" rmmod "$TYPE"
 unload chunks
 load spin windows
-# The chunks are released after their process has ended.
+# The kernel releases chunks after their process has ended, so rmmod may fail for a moment.
 timed "rmmod with all of it" wait_for 10 rmmod "$TYPE"
 unload spin windows
 DEV1=''

@@ -1,16 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=200
-# Tracepoints: what they say of a transfer over a wire that loses packets is what the counters say.
+# Tracepoints: rrxe's events of a transfer over a wire that loses packets (netem) agree with the
+# counters, and have the right fields. Events of dropped packets name the counter. Topology: two
+# hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly TRACE=/sys/kernel/tracing MESSAGES=100 SIZE=10000
 mountpoint -q $TRACE || mount -t tracefs none $TRACE
 
 counter() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/$2"; }
 is() { [[ $1 == "$2" ]] || { echo "is \"$1\", not \"$2\""; return 1; }; }
-# lines PATTERN: how many lines of the trace match.
+# lines PATTERN: prints the number of lines in the recorded trace that match.
 lines() { grep -Ec -- "$1" /tmp/trace; }
 has() { [[ $(lines "$1") -gt 0 ]] || { echo "no \"$1\" in:"; tail -n 30 /tmp/trace; return 1; }; }
+# record COMMAND...: runs the command with all of rrxe's events on, and stores the trace in
+# /tmp/trace.
 record() {
 	echo >$TRACE/trace
 	echo 1 >$TRACE/events/rrxe/enable
@@ -34,7 +38,8 @@ declare -A before
 for device in "$DEV1" "$DEV2"; do
 	for name in sent_pkts rcvd_pkts completer_retry_err rcvd_seq_err; do before[$device/$name]=$(counter "$device" $name); done
 done
-# Its ends agree over TCP before they destroy their QPs, so that no end waits for an acknowledgment by a QP that is gone.
+# The ends of ib_send_lat synchronise over TCP before they destroy their QPs. So no end waits for an
+# acknowledgement by a QP that is gone.
 check "messages both ways over it, with all events" record perftest ib_send_lat -n $MESSAGES -s $SIZE -m 1024
 sleep 0.1
 grew() { echo $(($(counter "$1" "$2") - before[$1/$2])); }
@@ -42,7 +47,7 @@ for device in "$DEV1" "$DEV2"; do
 	check "$device: an event for each packet sent" is "$(lines "rrxe_packet_out: $device ")" "$(grew "$device" sent_pkts)"
 	check "$device: and received" is "$(lines "rrxe_packet_in: $device ")" "$(grew "$device" rcvd_pkts)"
 	check "$device: for each NAK of a sequence" test "$(lines "rrxe_nak_in: $device .* NAK code=0\$")" -ge "$(grew "$device" rcvd_seq_err)"
-	# The engine's way from RESET and back to nothing, by verbs.
+	# The states of the QP from its creation to its destruction, as verbs set them.
 	states=$(sed -n "s/.*rrxe_qp_state: $device qpn=[0-9]* //p" /tmp/trace | paste -sd,)
 	check "$device: for each state" is "$states" "RESET -> INIT,INIT -> RTR,RTR -> RTS"
 done
@@ -53,7 +58,7 @@ check "and sent again" has "rrxe_retransmit: rrxe[12] qpn=[0-9]+ dest=[0-9]+ RC 
 check "each that was sent again was sent" is "$(sed -n 's/.*rrxe_retransmit: //p' /tmp/trace | sort -u | wc -l)" \
 	"$(grep -Fof <(sed -n 's/.*rrxe_retransmit: //p' /tmp/trace | sort -u) <(grep rrxe_packet_out /tmp/trace) | sort -u | wc -l)"
 
-# The fields of one message: its packets, their numbers and lengths.
+# The fields of the events of one message: opcodes, PSNs and lengths of its packets.
 qpn=$(sed -n "s/.*rrxe_qp_state: $DEV1 qpn=\([0-9]*\) RESET.*/\1/p" /tmp/trace)
 peer=$(sed -n "s/.*rrxe_qp_state: $DEV2 qpn=\([0-9]*\) RESET.*/\1/p" /tmp/trace)
 first=$(grep -m1 "rrxe_packet_out: $DEV1 qpn=$qpn dest=$peer RC SEND_FIRST" /tmp/trace | sed 's/.*psn=\([0-9]*\).*/\1/')
@@ -63,7 +68,7 @@ check "the last one" has "rrxe_packet_out: $DEV1 qpn=$qpn dest=$peer RC SEND_LAS
 check "the last one's arrival" has "rrxe_packet_in: $DEV2 qpn=$peer dest=$peer RC SEND_LAST psn=$(((first + 9) & 0xffffff)) length=$((SIZE - 9 * 1024))"
 netem_off
 
-# Drops, with the names of their counters.
+# Events of dropped packets, which contain the name of the drop counter.
 dropped=$(counter "$DEV1" drop_short)
 junk() {
 	in2 bash -c "for i in 1 2 3; do printf junk >/dev/udp/$HOST1_V4/4791; done" && wait_for 5 dropped_more 3

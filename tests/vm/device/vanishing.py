@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Network devices that go while a link is added to them: vanishing.py NAME 0, which the network device and the link have."""
+"""Tests that a network device may be deleted while a link is added to it.
+
+Usage: vanishing.py NAME 0. NAME is the name of the network device and of the link; the 0 stands for
+the GID index of pairs.py and isn't used.
+
+The program holds RTNL until the addition and then the deletion wait for it, so that the deletion
+runs in the middle of the addition.
+"""
 
 import fcntl
 import os
@@ -21,7 +28,11 @@ FAILURE = b"Couldn't set up InfiniBand"
 
 
 class Rtnl:
-    """The lock of the kernel's network devices, held by a call that copies to absent memory (`dev_ifconf()`, net/core)."""
+    """Holds RTNL for the time of the context.
+
+    A thread holds it in an ioctl() that copies to memory whose page fault isn't served
+    (dev_ifconf(), net/core/dev_ioctl.c).
+    """
 
     def __enter__(self):
         memory, self.faults = unanswered(PAGE)
@@ -37,13 +48,13 @@ class Rtnl:
 
 
 def await_wait(task, function):
-    """Waits until the task sleeps in that function of the kernel."""
+    """Waits until the task sleeps in a function of the kernel."""
     stack = Path(f"/proc/{task}/stack")
     becomes(lambda: function in stack.read_text(), True, f"{task} sleeps in {function}")
 
 
 def delete(index):
-    """Deletes a network device."""
+    """Deletes a network device by its index (RTM_DELLINK)."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.send(struct.pack("=IHHII", 32, DELLINK, REQUEST, 1, 0) + struct.pack("=BxHiII", 0, 0, index, 0, 0))
 
@@ -52,7 +63,8 @@ def vanish():
     subprocess.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "peer"], check=True)
     deletion = threading.Thread(target=delete, args=(socket.if_nametoindex(DEVICE),))
     with Rtnl():
-        # It takes RTNL for the speed of the network device, and again for ib_core's table of addresses.
+        # `rdma link add` takes RTNL to read the speed of the network device, and a second time to
+        # fill ib_core's GID table.
         addition = subprocess.Popen(
             ["rdma", "link", "add", DEVICE, "type", "rrxe", "netdev", DEVICE], stderr=subprocess.DEVNULL)
         await_wait(addition.pid, "nldev_newlink")
