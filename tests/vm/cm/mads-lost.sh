@@ -26,14 +26,14 @@ vlans_up() {
 		wait_for 20 in2 ping -q -c 1 -W 5 -I fe80::bad%eth0.10 "$(link_local eth0.10)%eth0.10"
 }
 
-# entries GID: prints the number of entries of the device's GID table that have this GID.
-entries() { grep -lxiF "$1" "/sys/class/infiniband/$DEV1/ports/1/gids/"* | wc -l; }
+# count_gids GID: prints the number of entries of the device's GID table that have this GID.
+count_gids() { grep -lxiF "$1" "/sys/class/infiniband/$DEV1/ports/1/gids/"* | wc -l; }
 
-# whole ADDRESS: prints an IPv6 address with all its digits, as sysfs shows GIDs.
-whole() { python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).exploded)' "$1"; }
+# exploded_address ADDRESS: prints an IPv6 address with all its digits, as sysfs shows GIDs.
+exploded_address() { python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).exploded)' "$1"; }
 
 # The VLAN device has the MAC address of eth0, and so the same link-local address.
-has_both() { [[ $(entries "$(whole "$(link_local eth0.10)")") -ge 2 ]]; }
+has_both_gids() { [[ $(count_gids "$(exploded_address "$(link_local eth0.10)")") -ge 2 ]]; }
 
 # Adds a second link to host 1, on eth1. For each device's address there is a neighbour entry, with
 # a MAC address that no host has, on the other device's network device: ib_core would find it if it
@@ -47,7 +47,7 @@ second_link() {
 		ip -n h1 neigh replace $HOST1_V4 lladdr 02:00:00:00:00:02 dev eth1 nud permanent
 }
 
-begin() {
+start_own_mads() {
 	local index target
 	index=$(gid_index rrxeB 10.88.0.1) && target=$(gid_index "$DEV1" $HOST1_V4) || return
 	target=$(<"/sys/class/infiniband/$DEV1/ports/1/gids/$target")
@@ -56,52 +56,53 @@ begin() {
 	SENDER=$!
 }
 
-# send KIND RATE: forges datagrams from a neighbour whose MAC address host 1 has learned, until
-# `end`.
-send() {
+# start_forger KIND RATE: forges datagrams from a neighbour whose MAC address host 1 has learned,
+# until `stop_sender`.
+start_forger() {
 	python3 "$HERE/mads.py" "$1" "$2" --source 10.77.0.150 --announce &
 	SENDER=$!
 }
 
-end() { terminate $SENDER; }
+stop_sender() { terminate $SENDER; }
 
-flows() { [[ $(counter rcvd_pkts) -gt $((RECEIVED + 300)) ]]; }
+is_receiving() { [[ $(counter rcvd_pkts) -gt $((RECEIVED + 300)) ]]; }
 
 # ib_mad logs this line when it responds to a datagram of a device whose MAD agent it has freed.
-unanswered() { ! kernel_said "Unable to find port agent"; }
+all_agents_found() { ! kernel_said "Unable to find port agent"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-check "a neighbour that answers ARP no more asks for connections" \
+check "a neighbour that stopped answering ARP sends connection requests" \
 	python3 "$HERE/mads.py" connection 0 --seconds 8 --source 10.77.0.150 --announce
-check "connections are set up after that" rping_connects 20
+check "connections are set up after the requests of that neighbour" rping_connects 20
 
-check "datagrams that get no answer" send answer 50
+check "a neighbour starts to send MAD responses without a request" start_forger answer 50
 sleep 3
-check "connections are set up beside datagrams without answer" rping_connects 20
-check "no more of these" end
+check "connections are set up while MAD responses without a request come" rping_connects 20
+check "the neighbour stops sending MAD responses" stop_sender
 
 in1 ip route add 10.77.0.0/24 via $HOST2_V4 dev eth0 table 100
 in1 ip rule add pref 10 ipproto udp dport 4791 lookup 100
-check "a route for RoCE only: neighbours that don't exist ask for connections" \
+check "with a route for RoCE only, nonexistent neighbours send connection requests" \
 	python3 "$HERE/mads.py" connection 0 --count $COUNT
-check "a route for RoCE only: connections are set up" rping_connects 20
+check "with a route for RoCE only, other connections are set up" rping_connects 20
 in1 ip rule del pref 10
 
-check "a VLAN with the link-local address of the network device below" vlans_up
-check "the address is in the table twice" wait_for 20 has_both
-check "a neighbour on the VLAN asks for connections" \
+check "a VLAN has the link-local address of its lower network device" vlans_up
+check "the GID table has that link-local address twice" wait_for 20 has_both_gids
+check "a neighbour on the VLAN sends connection requests" \
 	python3 "$HERE/mads.py" connection 0 --count $COUNT --source fe80::bad --target "$(link_local eth0.10)" --device eth0.10
-check "connections are set up beside the VLAN" rping_connects 20
+check "other connections are set up after the requests from the VLAN" rping_connects 20
 
-check "a second link on host 1" second_link
+check "a second link is added to host 1" second_link
 for ((round = 1; round <= ROUNDS; round++)); do
-	check "round $round: datagrams of this host" begin
-	check "round $round: they come" wait_for 20 flows
-	check "round $round: the link goes meanwhile" patiently 20 ip netns exec h1 rdma link del "$DEV1"
-	check "round $round: no more are sent" end
-	check "round $round: the link again" link_add 1
+	check "round $round: host 1 starts to send MADs to its own device" start_own_mads
+	check "round $round: the device receives the MADs of its own host" wait_for 20 is_receiving
+	check "round $round: link del returns while MADs come" \
+		patiently 20 ip netns exec h1 rdma link del "$DEV1"
+	check "round $round: host 1 stops sending MADs" stop_sender
+	check "round $round: the link is added again" link_add 1
 done
-check "ib_core answered none of a device that was gone" unanswered
+check "ib_mad responds to no MAD of a removed device" all_agents_found

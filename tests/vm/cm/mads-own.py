@@ -24,7 +24,7 @@ from pyverbs.wr import SGE, SendWR
 
 DEVICE, GID_INDEX, TARGET = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 KIND = sys.argv[4] if len(sys.argv) > 4 else "right"
-GSI, BATCH, NOBODY, PARTS = 1, 64, 65534, 256
+GSI, BATCH, NOBODY, PACKETS = 1, 64, 65534, 256
 QKEY = 0x80010000 if KIND == "right" else 0x11111111
 MAD = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190)
 
@@ -38,8 +38,8 @@ address = AHAttr(gr=GlobalRoute(dgid=GID(TARGET), sgid_index=GID_INDEX, hop_limi
 capacities = QPCap(max_send_wr=2 * BATCH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
 
 
-def connected():
-    """Returns a UC QP with QP 1 as its peer, no address handle, and a message of PARTS packets.
+def uc_sender():
+    """Returns a UC QP with QP 1 as its peer, no address handle, and a message of PACKETS packets.
 
     Each packet has the payload of a management datagram, but the opcode of UC.
     """
@@ -52,10 +52,10 @@ def connected():
     qp.to_rtr(attributes)
     attributes.sq_psn = 0
     qp.to_rts(attributes)
-    return qp, None, MAD * PARTS
+    return qp, None, MAD * PACKETS
 
 
-def datagrams():
+def ud_sender():
     """Returns a UD QP, the address handle of the target, and one management datagram."""
     attributes = QPAttr(port_num=1)
     attributes.qkey, attributes.qp_state = QKEY, e.IBV_QPS_RTS
@@ -63,14 +63,14 @@ def datagrams():
     return qp, AH(pd, attr=address), MAD
 
 
-qp, handle, message = connected() if KIND == "connected" else datagrams()
+qp, handle, message = uc_sender() if KIND == "connected" else ud_sender()
 memory = MR(pd, len(message), e.IBV_ACCESS_LOCAL_WRITE)
 memory.write(message, len(message))
-piece = SGE(memory.buf, len(message), memory.lkey)
+sge = SGE(memory.buf, len(message), memory.lkey)
 while True:
     for number in range(1, BATCH + 1):
         flags = e.IBV_SEND_SIGNALED if number == BATCH else 0
-        request = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[piece], send_flags=flags)
+        request = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge], send_flags=flags)
         if handle:
             request.set_wr_ud(handle, GSI, QKEY)
         qp.post_send(request)

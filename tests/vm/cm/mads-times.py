@@ -20,13 +20,13 @@ ETH_P_IP = 0x0800
 # Service ID of librdmacm: the port space for connections (RDMA_PS_TCP), and rping's port.
 SERVICE = 0x0106 << 16 | 7174
 REQ, REP, REJ = 0x10, 0x13, 0x12
-COMM_ID, LONGEST, RETRIES = 0x2E440BAD, 31, 15
+COMM_ID, MAX_TIMEOUT, RETRIES = 0x2E440BAD, 31, 15
 # Offset of the MAD in a frame, behind Ethernet, IPv4, UDP, BTH and DETH. Offsets of the attribute
 # ID and of the body in the MAD. All in bytes.
 MAD, ATTRIBUTE, BODY = 14 + 20 + 8 + 12 + 8, 16, 24
 
 
-def mapped(address):
+def mapped_gid(address):
     return b"\0" * 10 + b"\xff\xff" + raw_address(address)
 
 
@@ -41,25 +41,25 @@ def request():
     struct.pack_into(">I", body, 0, COMM_ID)
     struct.pack_into(">QQ", body, 8, SERVICE, 0x2E4400)
     struct.pack_into(">IIB", body, 32, 0xBAD << 8 | 1, 1, 0)
-    struct.pack_into(">II", body, 40, LONGEST << 3, 0x123456 << 8 | LONGEST << 3 | 7)
+    struct.pack_into(">II", body, 40, MAX_TIMEOUT << 3, 0x123456 << 8 | MAX_TIMEOUT << 3 | 7)
     # The partition key, an MTU of 1024 with unlimited RNR retries (7), and the retries of MADs.
     struct.pack_into(">HBB", body, 48, 0xFFFF, 3 << 4 | 7, RETRIES << 4)
     struct.pack_into(">HH", body, 52, 0xFFFF, 0xFFFF)
-    body[56:72], body[72:88] = mapped(NEIGHBOUR), mapped(TARGET)
+    body[56:72], body[72:88] = mapped_gid(NEIGHBOUR), mapped_gid(TARGET)
     # The rate, the hop limit, "same subnet", and the ACK timeout.
-    struct.pack_into(">IBBBB", body, 88, 2, 0, 64, 1 << 3, LONGEST << 3)
+    struct.pack_into(">IBBBB", body, 88, 2, 0, 64, 1 << 3, MAX_TIMEOUT << 3)
     struct.pack_into(">BBH", body, 140, 0, 4 << 4, 7174)
     body[156:160], body[172:176] = raw_address(NEIGHBOUR), raw_address(TARGET)
     return mad(REQ, body)
 
 
-def introduce(hardware):
+def set_neighbour_entry(hardware):
     """Sets a permanent neighbour entry on host 1, as no host answers ARP for the neighbour."""
     neighbour = [NEIGHBOUR, "lladdr", hardware.hex(":"), "dev", "eth0", "nud", "permanent"]
     subprocess.run(["ip", "-n", "h1", "neigh", "replace", *neighbour], check=True)
 
 
-def messages(frames):
+def cm_messages(frames):
     """Yields attribute ID and body of each CM message that host 1 sends to the neighbour."""
     while True:
         frame = frames.recv(2048)
@@ -72,11 +72,11 @@ def main():
     with namespace("h2"):
         frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
         frames.bind(("eth0", ETH_P_IP))
-    introduce(hardware_address("h2", "eth0"))
+    set_neighbour_entry(hardware_address("h2", "eth0"))
 
     wire.send(packet(NEIGHBOUR, TARGET, bth(UD | SEND_ONLY, GSI, 1) + deth(GSI_QKEY, GSI) + request()))
     replies = 0
-    for attribute, body in messages(frames):
+    for attribute, body in cm_messages(frames):
         _, ours = struct.unpack_from(">II", body)
         if attribute == REJ:
             sys.exit(f"the request was rejected for reason {struct.unpack_from('>H', body, 10)[0]}")

@@ -9,17 +9,18 @@
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
-# TOGGLED: upper bound of the connection requests that ib_core gets while the guest's address is
+# TOGGLED_MAX: upper bound of the connection requests that ib_core gets while the guest's address is
 # unreachable for most of each second, for TOGGLES seconds. A request for which ib_core sleeps uses
 # up the guest's budget for a while after that (gsi/cm_budget.rs).
-readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED=40
+readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED_MAX=40
 
 counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
-counted() { [[ $(counter "$1" "$2") -ge $3 ]]; }
-none_of() { [[ $(counter "$1" "$2") -eq 0 ]]; }
+counter_reaches() { [[ $(counter "$1" "$2") -ge $3 ]]; }
+counter_is_zero() { [[ $(counter "$1" "$2") -eq 0 ]]; }
 
-# begin HOST DEVICE KIND: a user on HOST sends to QP 1 of host 1's device until `end` (mads-own.py).
-begin() {
+# start_own_mads HOST DEVICE KIND: a user on HOST sends to QP 1 of host 1's device until
+# `stop_sender` (mads-own.py).
+start_own_mads() {
 	local index target
 	index=$(gid_index "$2" "$(ip -n "$1" -4 -o addr show dev eth0 | awk '{ sub("/.*", "", $4); print $4 }')") &&
 		target=$(gid_index "$DEV1" $HOST1_V4) || return
@@ -28,10 +29,10 @@ begin() {
 	SENDER=$!
 }
 
-end() { terminate "$SENDER"; }
+stop_sender() { terminate "$SENDER"; }
 
 # Connects host 2 to host 1 by rping. The connection is used until `end_connection`.
-begin_connection() {
+start_connection() {
 	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/server 2>&1 &
 	SERVER=$!
 	wait_for 20 _cm_listening || return
@@ -42,12 +43,12 @@ begin_connection() {
 
 is_connected() { rdma resource show qp link "$DEV2" | grep -q "type RC.*state RTS"; }
 
-connection_lives() { sleep 3 && kill -0 $CLIENT && is_connected; }
+connection_survives() { sleep 3 && kill -0 $CLIENT && is_connected; }
 
 end_connection() { terminate $CLIENT && terminate $SERVER; }
 
 # Another user on host 2 requests a connection that names the QP of the first connection.
-claim() {
+start_claim() {
 	ip netns exec h2 python3 "$HERE/claim.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
 	SENDER=$!
 }
@@ -72,11 +73,11 @@ guest_up() {
 
 guest_link() { ip netns exec $GUEST rdma link add rrxe3 type rrxe netdev eth3; }
 
-as_administrator() { nsenter --target "$ADMINISTRATOR" --user --net "$@"; }
+as_guest_admin() { nsenter --target "$ADMINISTRATOR" --user --net "$@"; }
 
 # cm_counter GROUP NAME: prints a counter of ib_cm for the guest's device.
 cm_counter() { cat /sys/class/infiniband/rrxe3/ports/1/cm_"$1"/"$2"; }
-cm_counted() { [[ $(cm_counter "$1" "$2") -ge $3 ]]; }
+cm_counter_reaches() { [[ $(cm_counter "$1" "$2") -ge $3 ]]; }
 
 # guest_connects COUNT: connects host 2 to the guest COUNT times, one connection after the other.
 guest_connects() {
@@ -92,58 +93,59 @@ guest_connects() {
 
 # Adds routing rules to the guest: packets that it sends to its own address leave by its network
 # device, where no host answers ARP for the address.
-lose_own_address() {
-	as_administrator ip rule add pref 1 iif eth3 lookup local && as_administrator ip rule del pref 0
+make_own_address_remote() {
+	as_guest_admin ip rule add pref 1 iif eth3 lookup local && as_guest_admin ip rule del pref 0
 }
 
-find_own_address() {
-	as_administrator ip rule add pref 0 lookup local && as_administrator ip rule del pref 1
+make_own_address_local() {
+	as_guest_admin ip rule add pref 0 lookup local && as_guest_admin ip rule del pref 1
 }
 
-is_lost() { ! ip -n $GUEST route get $GUEST_V4 | grep -q "^local"; }
+own_address_is_remote() { ! ip -n $GUEST route get $GUEST_V4 | grep -q "^local"; }
 
 # Makes the guest's own address unreachable for 0.95 s, then reachable for 0.05 s, and so on. So
 # ib_core sleeps for most of a second in each look-up, but finds the address in the end.
-begin_toggling() {
-	while lose_own_address && sleep 0.95 && find_own_address && sleep 0.05; do :; done &
+start_toggling() {
+	while make_own_address_remote && sleep 0.95 && make_own_address_local && sleep 0.05; do :; done &
 	TOGGLER=$!
 }
 
-# forge RATE ARGUMENT...: forges connection requests to the guest. The arguments are those of
-# mads.py.
-forge() { python3 "$HERE/mads.py" connection "$@" --host $GUEST --device eth3 --target $GUEST_V4; }
+# forge_requests RATE ARGUMENT...: forges connection requests to the guest. The arguments are those
+# of mads.py.
+forge_requests() { python3 "$HERE/mads.py" connection "$@" --host $GUEST --device eth3 --target $GUEST_V4; }
 
-# few_are_taken RATE ARGUMENT...: forges requests, and fails unless ib_cm counts fewer than TOGGLED.
-few_are_taken() {
+# few_requests_reach_ib_cm RATE ARGUMENT...: forges requests, and fails unless ib_cm counts fewer
+# than TOGGLED_MAX.
+few_requests_reach_ib_cm() {
 	local before
 	before=$(cm_counter rx_msgs req)
-	forge "$@" || return
-	note "ib_core got $(($(cm_counter rx_msgs req) - before)) questions" >/dev/console
-	[[ $(($(cm_counter rx_msgs req) - before)) -lt $TOGGLED ]]
+	forge_requests "$@" || return
+	note "ib_cm got $(($(cm_counter rx_msgs req) - before)) requests" >/dev/console
+	[[ $(($(cm_counter rx_msgs req) - before)) -lt $TOGGLED_MAX ]]
 }
 
 # Forges responses to host 1. Their transaction IDs name the MAD agents of all devices, that of
 # ib_cm on the guest's device among them. None of the responses may reach ib_cm.
-responses_stay() {
+no_response_reaches_ib_cm() {
 	local unasked before
 	unasked=$(counter "$DEV1" drop_unasked) before=$(cm_counter rx_msgs req)
 	python3 "$HERE/mads.py" response 1000 --count 1000 || return
 	sleep 1
-	echo "ib_core got $(($(cm_counter rx_msgs req) - before)) of them for the guest"
-	[[ $(cm_counter rx_msgs req) -eq $before ]] && wait_for 20 counted "$DEV1" drop_unasked $((unasked + 900))
+	echo "ib_cm got $(($(cm_counter rx_msgs req) - before)) requests on the guest's device"
+	[[ $(cm_counter rx_msgs req) -eq $before ]] && wait_for 20 counter_reaches "$DEV1" drop_unasked $((unasked + 900))
 }
 
 # Adds routing rules to the guest: packets that it sends to its own IPv6 address are prohibited.
-refuse_own_address6() {
+prohibit_own_address6() {
 	ip -n $GUEST addr add $GUEST_V6/64 dev eth3 nodad && ip -n h2 addr add fd99::2/64 dev eth3 nodad &&
 		wait_for 20 gid_index rrxe3 $GUEST_V6 &&
-		as_administrator ip -6 rule add pref 2 lookup local &&
-		as_administrator ip -6 rule add pref 1 oif eth3 prohibit && as_administrator ip -6 rule del pref 0
+		as_guest_admin ip -6 rule add pref 2 lookup local &&
+		as_guest_admin ip -6 rule add pref 1 oif eth3 prohibit && as_guest_admin ip -6 rule del pref 0
 }
 
-find_own_address6() {
-	as_administrator ip -6 rule add pref 0 lookup local && as_administrator ip -6 rule del pref 1 &&
-		as_administrator ip -6 rule del pref 2
+allow_own_address6() {
+	as_guest_admin ip -6 rule add pref 0 lookup local && as_guest_admin ip -6 rule del pref 1 &&
+		as_guest_admin ip -6 rule del pref 2
 }
 
 # Prints the number of requests to which ib_mad could not respond. It counts the whole log, as the
@@ -152,7 +154,7 @@ logged() { dmesg | grep -c "ib_create_ah_from_wc error"; }
 
 # Requests counters of the guest for 10 s. ib_mad logs each request to which it can't respond,
 # without a rate limit, so rrxe has to limit the requests.
-few_are_logged() {
+few_lines_are_logged() {
 	local lines
 	lines=$(logged)
 	python3 "$HERE/mads.py" counters 0 --seconds 10 --host $GUEST --device eth3 --source fd99::2 --target $GUEST_V6 ||
@@ -174,50 +176,63 @@ chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm
 
 for host in 1 2; do
 	device=DEV$host
-	check "host $host: a user sends datagrams of a wrong queue key to QP 1" begin h$host "${!device}" qkey
-	check "host $host: they are refused" wait_for 20 counted "$DEV1" drop_qkey $((host * COUNT))
-	check "host $host: connections are set up beside them" rping_connects 20
-	check "host $host: no more of these" end
-	check "host $host: a user takes QP 1 for the peer of a connected QP" begin h$host "${!device}" connected
-	check "host $host: its packets are refused" wait_for 20 counted "$DEV1" drop_service $((host * COUNT))
-	check "host $host: connections are set up beside those" rping_connects 20
-	check "host $host: no more of those" end
+	check "host $host: a user starts to send datagrams with a wrong Q_Key to QP1" \
+		start_own_mads h$host "${!device}" qkey
+	check "host $host: QP1 drops datagrams with a wrong Q_Key" \
+		wait_for 20 counter_reaches "$DEV1" drop_qkey $((host * COUNT))
+	check "host $host: connections are set up while datagrams with a wrong Q_Key come" \
+		rping_connects 20
+	check "host $host: the user stops sending datagrams with a wrong Q_Key" stop_sender
+	check "host $host: a user starts to send to QP1 from a UC QP" \
+		start_own_mads h$host "${!device}" connected
+	check "host $host: QP1 drops packets of a UC QP" \
+		wait_for 20 counter_reaches "$DEV1" drop_service $((host * COUNT))
+	check "host $host: connections are set up while packets of a UC QP come" rping_connects 20
+	check "host $host: the user stops sending from the UC QP" stop_sender
 done
-check "none of these took a place of a management datagram" none_of "$DEV1" drop_rate
+check "packets that QP1 drops don't use up its rate limit" counter_is_zero "$DEV1" drop_rate
 
-check "a connection of host 2" begin_connection
-check "a user of host 2 asks for another one with its QP" claim
-check "the request stays on host 2" wait_for 20 counted "$DEV2" drop_claim 1
-check "the connection lives" connection_lives
-check "no more is asked" end
-check "a third host asks for another one with its QP and its device" \
+check "host 2 connects to host 1" start_connection
+check "another user on host 2 requests a connection with the QPN of the connected QP" start_claim
+check "rrxe doesn't send a request with the QPN of a connected QP" \
+	wait_for 20 counter_reaches "$DEV2" drop_claim 1
+check "the connection survives a request with its QPN from the same host" connection_survives
+check "the program of the other user is ended" stop_sender
+check "a third host sends requests with GUID and QPN of the connected QP" \
 	python3 "$HERE/mads.py" stale 100 --count 100 --claim "$DEV2"
-check "the connection lives on" connection_lives
-check "the connection ends" end_connection
+check "the connection survives requests with its GUID and QPN from a third host" connection_survives
+check "the programs of the connection are ended" end_connection
 
-check "datagrams of IPv6 with a sender of IPv4" \
+check "MADs with an IPv4-mapped source address are sent over IPv6" \
 	python3 "$HERE/mads.py" counters 0 --count 1000 --source ::ffff:10.77.0.9 --target $HOST1_V6
-check "they are refused" wait_for 20 counted "$DEV1" drop_ip_header 100
-check "ib_mad logs none of them" ib_mad_is_silent
+check "MADs with an IPv4-mapped source address are dropped" \
+	wait_for 20 counter_reaches "$DEV1" drop_ip_header 100
+check "ib_mad logs no failed response to MADs with an IPv4-mapped source address" ib_mad_is_silent
 
-check "a host in a user namespace" guest_up
-check "connections to it are set up" guest_connects $MANY
-check "ib_core answers a question of rrxe's own behind each" wait_for 20 cm_counted rx_duplicates dreq $((2 * MANY))
-check "responses to host 1 do not reach the guest's connection management" responses_stay
-check "its own address of IPv6 becomes one that it may not send to" refuse_own_address6
-check "ib_mad logs few questions for its counters" few_are_logged
-check "it may send there again" find_own_address6
-check "its own address becomes one to look for" lose_own_address
-check "it is looked for" is_lost
-check "ib_core gets few questions" few_are_taken 0 --count $COUNT
-check "others' connections are set up meanwhile" rping_connects 20
-check "its link goes" patiently 20 ip netns exec $GUEST rdma link del rrxe3
-check "its own address is known again" find_own_address
-check "its link again" guest_link
-check "connections to it are set up again" guest_connects 2
-check "its own address is lost, and found for moments" begin_toggling
-check "ib_core gets few questions then" few_are_taken 20 --seconds $TOGGLES
-check "others' connections are set up then" rping_connects 20
-check "its address stays" terminate $TOGGLER
-check "its link goes then" patiently 20 ip netns exec $GUEST rdma link del rrxe3
-check "the host in a user namespace goes" guest_down
+check "a guest network with a link is set up" guest_up
+check "connections to the guest network are set up" guest_connects $MANY
+check "ib_cm responds to rrxe's probes, two for each connection" \
+	wait_for 20 cm_counter_reaches rx_duplicates dreq $((2 * MANY))
+check "MAD responses to host 1 don't reach ib_cm on the guest's device" no_response_reaches_ib_cm
+check "routing rules of the guest prohibit packets to its own IPv6 address" prohibit_own_address6
+check "ib_mad logs few failed responses to requests for the guest's counters" few_lines_are_logged
+check "routing rules of the guest allow packets to its own IPv6 address again" allow_own_address6
+check "routing rules of the guest make its own address remote" make_own_address_remote
+check "the guest's own address has no local route" own_address_is_remote
+check "ib_cm gets few requests while the guest's own address is unreachable" \
+	few_requests_reach_ib_cm 0 --count $COUNT
+check "others' connections are set up while the guest's own address is unreachable" \
+	rping_connects 20
+check "link del of the guest returns while its own address is unreachable" \
+	patiently 20 ip netns exec $GUEST rdma link del rrxe3
+check "the guest's own address is local again" make_own_address_local
+check "the guest's link is added again" guest_link
+check "connections to the guest network are set up again" guest_connects 2
+check "the guest's own address becomes reachable for moments only" start_toggling
+check "ib_cm gets few requests while the guest's own address is toggled" \
+	few_requests_reach_ib_cm 20 --seconds $TOGGLES
+check "others' connections are set up while the guest's own address is toggled" rping_connects 20
+check "the toggling of the guest's own address is ended" terminate $TOGGLER
+check "link del of the guest returns after the toggling" \
+	patiently 20 ip netns exec $GUEST rdma link del rrxe3
+check "the guest network is deleted" guest_down

@@ -28,14 +28,14 @@ from pathlib import Path
 PARSER = argparse.ArgumentParser()
 PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned", "final", "stale"))
 PARSER.add_argument("rate", type=float)
-PARSER.add_argument("--count", type=int, help="ends after so many")
-PARSER.add_argument("--seconds", type=float, help="ends after so long")
-PARSER.add_argument("--source", help="the only sender")
-PARSER.add_argument("--announce", action="store_true", help="begins with an ARP request of the sender, which answers none")
+PARSER.add_argument("--count", type=int, help="number of datagrams after which it ends")
+PARSER.add_argument("--seconds", type=float, help="seconds after which it ends")
+PARSER.add_argument("--source", help="IP address of the only sender")
+PARSER.add_argument("--announce", action="store_true", help="sends an ARP request of the sender first")
 PARSER.add_argument("--target", default="10.77.0.1")
-PARSER.add_argument("--host", default="h1", help="the network namespace of the target")
-PARSER.add_argument("--claim", metavar="DEVICE")
-PARSER.add_argument("--device", default="eth0", help="the network device of either host")
+PARSER.add_argument("--host", default="h1", help="network namespace of the target")
+PARSER.add_argument("--claim", metavar="DEVICE", help="device whose GUID and QPN `stale` names")
+PARSER.add_argument("--device", default="eth0", help="network device of both hosts")
 OPTIONS = PARSER.parse_args()
 sys.argv[1:] = []
 
@@ -50,7 +50,7 @@ HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "an
            "final": (1, 7, 2, 3, 0x14), "stale": (1, 7, 2, 3, 0x10)}
 
 
-def claimed(device):
+def claimed_body(device):
     """Returns a part of a REQ (IBTA 1.x §12.6.5): a device's GUID and the QPN of a connected QP."""
     guid = Path(f"/sys/class/infiniband/{device}/node_guid").read_text().strip().replace(":", "")
     shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "link", device], check=True, capture_output=True)
@@ -58,7 +58,7 @@ def claimed(device):
     return bytes(12) + bytes.fromhex(guid) + bytes(8) + struct.pack(">I", number << 8)
 
 
-CLAIMED = claimed(OPTIONS.claim) if OPTIONS.claim else b""
+CLAIMED = claimed_body(OPTIONS.claim) if OPTIONS.claim else b""
 
 
 def mad(number):
@@ -74,16 +74,16 @@ def mad(number):
     return (head + body).ljust(256, b"\0")
 
 
-def forged(number):
+def forged_packet(number):
     source = SOURCES[number % len(SOURCES)]
     return packet(source, OPTIONS.target, bth(UD | SEND_ONLY, GSI, number) + deth(GSI_QKEY, GSI) + mad(number))
 
 
 def announce(wire, hardware):
     """Sends an ARP request (RFC 826), from which the target learns the sender's MAC address."""
-    question = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1)
-    question += hardware + raw_address(OPTIONS.source) + bytes(6) + raw_address(OPTIONS.target)
-    wire.socket.send(wire.head + b"\x08\x06" + question)
+    arp = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1)
+    arp += hardware + raw_address(OPTIONS.source) + bytes(6) + raw_address(OPTIONS.target)
+    wire.socket.send(wire.head + b"\x08\x06" + arp)
     time.sleep(0.5)
 
 
@@ -91,7 +91,7 @@ def main():
     wire = Wire("h2", OPTIONS.device, hardware_address(OPTIONS.host, OPTIONS.device))
     if OPTIONS.announce:
         announce(wire, hardware_address("h2", OPTIONS.device))
-    packets, sent, begun = [forged(number) for number in range(1, 1001)], 0, time.monotonic()
+    packets, sent, begun = [forged_packet(number) for number in range(1, 1001)], 0, time.monotonic()
     while OPTIONS.count is None or sent < OPTIONS.count:
         if OPTIONS.seconds and time.monotonic() > begun + OPTIONS.seconds:
             break

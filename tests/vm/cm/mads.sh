@@ -14,15 +14,15 @@ COUNT=100000
 [[ -z $DEBUG_KERNEL ]] || COUNT=3000
 readonly MADS ROUNDS=5 COUNT
 
-begin() {
+start_forger() {
 	python3 "$MADS" "$@" &
 	FORGER=$!
 }
 
-end() { terminate $FORGER; }
+stop_forger() { terminate $FORGER; }
 
 sent() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")"; }
-answered() { [[ $(sent) -ge $1 ]]; }
+has_sent() { [[ $(sent) -ge $1 ]]; }
 
 # KASAN keeps freed objects until their cache is shrunk. A directory that is a symbolic link names a
 # cache that another directory names, too (merged caches).
@@ -40,7 +40,7 @@ unreclaimable() {
 
 # Forges COUNT connection requests. Fails if the kernel's unreclaimable slab memory grows by 20,000
 # KiB or more.
-grows_little() {
+memory_is_bounded() {
 	local before
 	before=$(unreclaimable)
 	python3 "$MADS" connection 0 --count $COUNT || return
@@ -51,9 +51,9 @@ grows_little() {
 # Prints the number of requests to end a connection (DREQ) that ib_cm doesn't have. rrxe's own
 # probes are such requests (gsi/probe.rs).
 probes() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/cm_rx_duplicates/dreq")"; }
-probed() { [[ $(probes) -ge $1 ]]; }
-# refused COUNTER COUNT: succeeds if a drop counter of host 1's device is at least COUNT.
-refused() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") -ge $2 ]]; }
+probes_reach() { [[ $(probes) -ge $1 ]]; }
+# counter_reaches COUNTER COUNT: succeeds if a drop counter of host 1's device is at least COUNT.
+counter_reaches() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") -ge $2 ]]; }
 # ib_mad logs these lines without a rate limit (validate_mad(), find_mad_agent(),
 # drivers/infiniband/core/mad.c).
 ib_mad_is_silent() { ! kernel_said "$1"; }
@@ -73,30 +73,36 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 for kind in counters connection; do
-	check "$kind: datagrams are forged" begin $kind 20
+	check "$kind: host 2 starts to forge MADs" start_forger $kind 20
 	sleep 3
-	check "$kind: connections are set up beside them" rping_connects 20
-	check "$kind: ib_core answers them" wait_for 20 answered $(($(sent) + 40))
-	check "$kind: no more are forged" end
+	check "$kind: connections are set up while forged MADs come" rping_connects 20
+	check "$kind: host 1 sends packets in response to forged MADs" \
+		wait_for 20 has_sent $(($(sent) + 40))
+	check "$kind: host 2 stops forging MADs" stop_forger
 done
-check "datagrams from nowhere cost no memory" grows_little
-check "datagrams of another base version" python3 "$MADS" unversioned 0 --count 1000
-check "they are refused" wait_for 20 refused drop_invalid 100
-check "ib_mad logs none of them" ib_mad_is_silent "MAD received with unsupported base version"
-check "responses from nowhere" python3 "$MADS" response 0 --count 20000
-check "nobody asked for these" wait_for 20 refused drop_unasked 100
-check "ib_mad logs none of those" ib_mad_is_silent "No receive handler for client"
-questions=$(probes)
-check "datagrams of connection management without answers" python3 "$MADS" final 400 --count 1500
-check "rrxe asks at times whether ib_cm has handled them" wait_for 20 probed $((questions + 2))
-check "connections are set up after them" rping_connects 20
-check "a sender names a time of hours, and ib_core waits for seconds" reply_is_repeated
+check "MADs from nonexistent neighbours don't use up kernel memory" memory_is_bounded
+check "host 2 forges MADs with a wrong base version" python3 "$MADS" unversioned 0 --count 1000
+check "MADs with a wrong base version are dropped" wait_for 20 counter_reaches drop_invalid 100
+check "ib_mad logs no MAD with a wrong base version" \
+	ib_mad_is_silent "MAD received with unsupported base version"
+check "host 2 forges MAD responses without a request" python3 "$MADS" response 0 --count 20000
+check "MAD responses without a request are dropped" wait_for 20 counter_reaches drop_unasked 100
+check "ib_mad logs no MAD response without a request" \
+	ib_mad_is_silent "No receive handler for client"
+probes_before=$(probes)
+check "host 2 forges CM messages that have no response" python3 "$MADS" final 400 --count 1500
+check "rrxe probes whether ib_cm has handled CM messages without a response" \
+	wait_for 20 probes_reach $((probes_before + 2))
+check "connections are set up after CM messages without a response" rping_connects 20
+check "ib_core repeats a reply after seconds though the request's timeout is hours" \
+	reply_is_repeated
 # Removes the device while datagrams come: ib_core must not use objects that it frees with the
 # device.
 for ((round = 1; round <= ROUNDS; round++)); do
-	check "round $round: datagrams are forged" begin counters 0
+	check "round $round: host 2 starts to forge MADs" start_forger counters 0
 	sleep 1
-	check "round $round: the link goes meanwhile" patiently 20 ip netns exec h1 rdma link del "$DEV1"
-	check "round $round: no more are forged" end
-	check "round $round: the link again" link_add 1
+	check "round $round: link del returns while forged MADs come" \
+		patiently 20 ip netns exec h1 rdma link del "$DEV1"
+	check "round $round: host 2 stops forging MADs" stop_forger
+	check "round $round: the link is added again" link_add 1
 done

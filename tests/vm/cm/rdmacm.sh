@@ -13,7 +13,7 @@ SIZE=65536
 readonly SIZE
 
 _listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
-_quiet() { ! _listens; }
+_none_listens() { ! _listens; }
 # _pair waits until `_listening` succeeds. With `spins` set the server has threads that never sleep,
 # so the test of `_cm_listening`, that all threads sleep, doesn't work.
 spins=
@@ -28,7 +28,7 @@ spinning() {
 connect() {
 	local rc=0
 	_pair "$@" || rc=$?
-	wait_for 20 _quiet
+	wait_for 20 _none_listens
 	return $rc
 }
 
@@ -46,9 +46,9 @@ multicast() {
 	return $rc
 }
 
-# try NAME: runs all programs over IPv4 and IPv6. NAME is "TYPE to TYPE", the link types of the
-# hosts.
-try() {
+# test_programs NAME: runs all programs over IPv4 and IPv6. NAME is "TYPE to TYPE", the link types
+# of the hosts.
+test_programs() {
 	local family far near option
 	for family in 4 6; do
 		far=HOST2_V$family near=HOST1_V$family
@@ -69,7 +69,7 @@ try() {
 	# The C driver doesn't send all datagrams of mckey, often only the first.
 	[[ $1 == "rxe to"* ]] || check "$1: mckey" multicast
 	# rdma_cm joins no IPv6 groups for RoCEv2, with any driver (ENOTSUPP, 524).
-	refuse "$1: mckey over IPv6" "joining: .*524" in1 mckey -b $HOST1_V6 -m ff0e::7701
+	refuse "$1: mckey over IPv6 is refused" "joining: .*524" in1 mckey -b $HOST1_V6 -m ff0e::7701
 	check "$1 over a VLAN: rping" connect rping -s -C 5 -V -a 10.79.0.2 -- \
 		rping -c -C 5 -V -a 10.79.0.2 -I 10.79.0.1
 }
@@ -82,18 +82,18 @@ for host in 1 2; do
 done
 for types in "rrxe rrxe" "rrxe rxe" "rxe rrxe"; do
 	read -r first second <<<"$types"
-	check "$first on host 1" link_add 1 "$first"
-	check "$second on host 2" link_add 2 "$second"
-	try "$first to $second"
+	check "a link of type $first is added to host 1" link_add 1 "$first"
+	check "a link of type $second is added to host 2" link_add 2 "$second"
+	test_programs "$first to $second"
 	link_del 1
 	link_del 2
 done
 
-flows() { [[ $(<"/sys/class/infiniband/$DEV2/ports/1/hw_counters/rcvd_pkts") -gt 500 ]]; }
+is_receiving() { [[ $(<"/sys/class/infiniband/$DEV2/ports/1/hw_counters/rcvd_pkts") -gt 500 ]]; }
 
-# taken_away COMMAND: runs COMMAND, which removes the devices, while rping uses a connection. Fails
-# if COMMAND waits for the connection's end.
-taken_away() {
+# removed_under_connection COMMAND: runs COMMAND, which removes the devices, while rping uses a
+# connection. Fails if COMMAND waits for the connection's end.
+removed_under_connection() {
 	local pids=() rc=0
 	link_add 1 rrxe && link_add 2 rrxe || return
 	in2 rping -s -P -S 4000 -a $HOST2_V4 >/dev/null 2>&1 &
@@ -101,7 +101,7 @@ taken_away() {
 	wait_for 20 _listening || rc=1
 	in1 rping -c -S 4000 -a $HOST2_V4 -I $HOST1_V4 >/dev/null 2>&1 &
 	pids+=($!)
-	wait_for 20 flows || rc=1
+	wait_for 20 is_receiving || rc=1
 	patiently 30 bash -c "$1" || rc=$?
 	kill -9 "${pids[@]}" 2>/dev/null
 	wait "${pids[@]}" 2>/dev/null
@@ -110,7 +110,9 @@ taken_away() {
 	return $rc
 }
 
-check "links are deleted under connections" taken_away "rdma link del rrxe1 && rdma link del rrxe2"
-check "the module is removed under connections" taken_away "rmmod rrxe"
-check "the wire is deleted under connections" taken_away "ip -n h1 link del eth0"
-check "and the devices go with it" wait_for 20 test ! -e /sys/class/infiniband/rrxe2
+check "link del returns while connections exist" \
+	removed_under_connection "rdma link del rrxe1 && rdma link del rrxe2"
+check "rmmod returns while connections exist" removed_under_connection "rmmod rrxe"
+check "deletion of the veth pair returns while connections exist" \
+	removed_under_connection "ip -n h1 link del eth0"
+check "the RDMA devices end with the veth pair" wait_for 20 test ! -e /sys/class/infiniband/rrxe2

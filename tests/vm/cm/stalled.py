@@ -31,11 +31,11 @@ TCP_PORTS, RC = 0x106, 2
 RESPONSE = 360
 # Number of forged datagrams. They come before a probe is forgotten (TIMEOUT in gsi/cm_queue.rs), on
 # the debug kernel, too.
-DATAGRAMS = 2000
+FORGED = 2000
 # Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of 256,
 # each with the datagram that a probe follows, and one more batch. The 30 are for connection
 # requests, which the client repeats, and for the probes, which the counter includes.
-MOST = 3 * 257 + 30
+MAX_TAKEN = 3 * 257 + 30
 
 
 def address(host, port):
@@ -43,7 +43,7 @@ def address(host, port):
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(120)
 
 
-class Manager:
+class UcmaFile:
     """An open file of rdma_ucm (/dev/infiniband/rdma_cm), with some of its commands."""
 
     def __init__(self):
@@ -73,7 +73,7 @@ class Manager:
         self.call(GET_EVENT, struct.pack("=Q", where), RESPONSE)
 
 
-def stack_of(name):
+def stacks_of(name):
     """Returns the kernel stacks of all tasks with this text in their names."""
     texts = []
     for thread in Path("/proc").glob("[0-9]*"):
@@ -85,24 +85,24 @@ def stack_of(name):
     return "".join(texts)
 
 
-@case("stalled: few datagrams wait while ib_cm's queue stands still")
+@case("stalled: rrxe passes few MADs on while ib_cm's queue is stopped")
 def stalled():
     with forge.namespace("h1"):
-        manager = Manager()
-        manager.listen(PORT)
-        manager.resolve()
+        ucma = UcmaFile()
+        ucma.listen(PORT)
+        ucma.resolve()
     memory, faults = unanswered(PAGE)
-    taker = threading.Thread(target=manager.get_event, args=(memory.address,))
+    taker = threading.Thread(target=ucma.get_event, args=(memory.address,))
     taker.start()
     # From here on the thread holds the mutex of the file, for which ib_cm's work item waits.
     userfault.await_fault(faults)
     command = ["ip", "netns", "exec", "h2", "rping", "-c", "-a", ADDRESS, "-p", str(PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
         try:
-            becomes(lambda: "ucma_" in stack_of("kworker"), True, "a request for a connection stops the queue")
+            becomes(lambda: "ucma_" in stacks_of("kworker"), True, "a connection request stops ib_cm's queue")
             before = counter("rcvd_pkts"), counter("drop_rate")
             forger = Path(__file__).with_name("mads.py")
-            subprocess.run([sys.executable, forger, "final", "0", "--count", str(DATAGRAMS)], check=True)
+            subprocess.run([sys.executable, forger, "final", "0", "--count", str(FORGED)], check=True)
             time.sleep(1)
             taken, refused = counter("rcvd_pkts") - before[0], counter("drop_rate") - before[1]
             print(f"# {taken} datagrams were taken, and {refused} refused")
@@ -110,8 +110,8 @@ def stalled():
             os.close(faults)
             client.kill()
     taker.join(PATIENCE)
-    equal(taker.is_alive(), False, "the call goes on for ever")
-    equal(taken <= MOST and refused > 0, True, "few were taken")
+    equal(taker.is_alive(), False, "the thread in get_event still runs")
+    equal(taken <= MAX_TAKEN and refused > 0, True, "few datagrams taken and others dropped")
 
 
 sys.exit(main())

@@ -8,7 +8,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-check "connection management for processes" modprobe rdma_ucm
+check "modprobe rdma_ucm" modprobe rdma_ucm
 python3 "$(dirname "$0")/stalled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST1_V4 $HOST2_V4 ||
 	fail "stalled.py ends well" "status $?"
-check "connections are set up after that" rping_connects 40
+check "connections are set up after ib_cm's queue was stopped" rping_connects 40
