@@ -30,7 +30,9 @@ vlans_up() {
 count_gids() { grep -lxiF "$1" "/sys/class/infiniband/$DEV1/ports/1/gids/"* | wc -l; }
 
 # exploded_address ADDRESS: prints an IPv6 address with all its digits, as sysfs shows GIDs.
-exploded_address() { python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).exploded)' "$1"; }
+exploded_address() {
+	python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).exploded)' "$1"
+}
 
 # The VLAN device has the MAC address of eth0, and so the same link-local address.
 has_both_gids() { [[ $(count_gids "$(exploded_address "$(link_local eth0.10)")") -ge 2 ]]; }

@@ -12,7 +12,8 @@ HERE=$(dirname "$0")
 # TOGGLED_MAX: upper bound of the connection requests that ib_core gets while the guest's address is
 # unreachable for most of each second, for TOGGLES seconds. A request for which ib_core sleeps uses
 # up the guest's budget for a while after that (gsi/cm_budget.rs).
-readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1 COUNT=3000 MANY=12 TOGGLES=20 TOGGLED_MAX=40
+readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1
+readonly COUNT=3000 MANY=12 TOGGLES=20 TOGGLED_MAX=40
 
 counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
 counter_reaches() { [[ $(counter "$1" "$2") -ge $3 ]]; }
@@ -112,7 +113,9 @@ start_toggling() {
 
 # forge_requests RATE ARGUMENT...: forges connection requests to the guest. The arguments are those
 # of mads.py.
-forge_requests() { python3 "$HERE/mads.py" connection "$@" --host $GUEST --device eth3 --target $GUEST_V4; }
+forge_requests() {
+	python3 "$HERE/mads.py" connection "$@" --host $GUEST --device eth3 --target $GUEST_V4
+}
 
 # few_requests_reach_ib_cm RATE ARGUMENT...: forges requests, and fails unless ib_cm counts fewer
 # than TOGGLED_MAX.
@@ -132,7 +135,8 @@ no_response_reaches_ib_cm() {
 	python3 "$HERE/mads.py" response 1000 --count 1000 || return
 	sleep 1
 	echo "ib_cm got $(($(cm_counter rx_msgs req) - before)) requests on the guest's device"
-	[[ $(cm_counter rx_msgs req) -eq $before ]] && wait_for 20 counter_reaches "$DEV1" drop_unasked $((unasked + 900))
+	[[ $(cm_counter rx_msgs req) -eq $before ]] &&
+		wait_for 20 counter_reaches "$DEV1" drop_unasked $((unasked + 900))
 }
 
 # Adds routing rules to the guest: packets that it sends to its own IPv6 address are prohibited.

@@ -8,7 +8,8 @@
 # pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-: "${CYCLES:=${DEBUG_KERNEL:+14}}" "${CYCLES:=100}" # even
+# Number of cycles, which must be even.
+: "${CYCLES:=${DEBUG_KERNEL:+14}}" "${CYCLES:=100}"
 readonly WAYS=(links_deleted netdev_deleted namespace_deleted module_removed links_deleted_module_removed killed one_link_deleted)
 readonly LOADS=(send write read pingpong)
 # Number of cycles that fill the kernel's caches before the first inventory, and half of the number
@@ -24,17 +25,17 @@ readonly WORST_MS=$((20000 * PATIENCE))
 # PIDs of the applications' processes that lead process groups.
 GROUPS_RUNNING=()
 # The errors of the present cycle, a line each.
-WRONG=
+ERRORS=
 
 # A pipe without data: `read -t` on it is a sleep that starts no program.
-exec {never}<> <(:)
-pause() { read -rt 0.02 -u "$never"; }
+exec {empty_pipe}<> <(:)
+pause() { read -rt 0.02 -u "$empty_pipe"; }
 
 milliseconds() { REPLY=$((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# until_within MS COMMAND...: repeats the command until it succeeds. Fails after MS. Unlike wait_for
-# of lib/guest.sh it starts no programs.
-until_within() {
+# wait_until_within MS COMMAND...: repeats the command until it succeeds. Fails after MS. Unlike
+# wait_for of lib/guest.sh it starts no programs.
+wait_until_within() {
 	local end
 	milliseconds
 	end=$((REPLY + $1))
@@ -47,18 +48,18 @@ until_within() {
 	return 0
 }
 
-wrong() { WRONG+="$*"$'\n'; }
+add_error() { ERRORS+="$*"$'\n'; }
 
-# must COMMAND...: runs the command. If it fails, adds an error to WRONG.
-must() {
+# run_or_error COMMAND...: runs the command. If it fails, adds an error to ERRORS.
+run_or_error() {
 	local said
-	said=$("$@" 2>&1) || wrong "status $?: $*: $said"
+	said=$("$@" 2>&1) || add_error "status $?: $*: $said"
 }
 
-absent() { [[ ! -e /sys/class/infiniband/rrxe1 && ! -e /sys/class/infiniband/rrxe2 ]]; }
-absent1() { [[ ! -e /sys/class/infiniband/rrxe1 ]]; }
+both_devices_gone() { [[ ! -e /sys/class/infiniband/rrxe1 && ! -e /sys/class/infiniband/rrxe2 ]]; }
+device1_gone() { [[ ! -e /sys/class/infiniband/rrxe1 ]]; }
 
-wire_up() {
+hosts_and_wire_up() {
 	local host
 	for host in 1 2; do
 		[[ -e /run/netns/h$host ]] || ip netns add h$host || return
@@ -77,7 +78,8 @@ ready() { gid_index "$1" "$2" >/dev/null 2>&1 && [[ $(<"/sys/class/infiniband/$1
 links_up() {
 	ip netns exec h1 rdma link add rrxe1 type rrxe netdev eth0 &&
 		ip netns exec h2 rdma link add rrxe2 type rrxe netdev eth0 &&
-		until_within "$WORST_MS" ready rrxe1 $HOST1_V4 && until_within "$WORST_MS" ready rrxe2 $HOST2_V4
+		wait_until_within "$WORST_MS" ready rrxe1 $HOST1_V4 &&
+		wait_until_within "$WORST_MS" ready rrxe2 $HOST2_V4
 }
 
 launch() {
@@ -100,12 +102,12 @@ traffic() {
 	: >/tmp/applications
 	if [[ $1 == pingpong ]]; then
 		launch ibv_rc_pingpong -d rrxe2 -g "$(gid_index rrxe2 $HOST2_V4)" -n 1000000000
-		until_within "$WORST_MS" listens
+		wait_until_within "$WORST_MS" listens
 		launch ibv_rc_pingpong -d rrxe1 -g "$(gid_index rrxe1 $HOST1_V4)" -n 1000000000 127.0.0.1
 	else
 		launch rrxe-bench verbs rrxe1 rrxe2 "$1" stream 16384 1000000000 16 4
 	fi
-	until_within "$WORST_MS" flowing || wrong "no traffic: $(</tmp/applications)"$'\n'"$(
+	wait_until_within "$WORST_MS" flowing || add_error "no traffic: $(</tmp/applications)"$'\n'"$(
 		rdma resource show qp
 		grep -Hv '^0$' /sys/class/infiniband/rrxe*/ports/1/hw_counters/*
 		in1 ip neigh
@@ -123,7 +125,7 @@ processes() { pgrep -g "$(IFS=, && echo "${GROUPS_RUNNING[*]}")"; }
 
 # Succeeds if all applications have ended. A zombie without further threads counts as ended, as this
 # shell may reap it late on a busy host.
-ended() {
+applications_ended() {
 	local process threads
 	for process in $(processes); do
 		threads=("/proc/$process/task/"*)
@@ -133,7 +135,7 @@ ended() {
 }
 
 # Prints the states and kernel stacks of the applications.
-whereabouts() {
+kernel_stacks() {
 	local task
 	for task in $(processes); do
 		grep -hE '^(Name|State):' "/proc/$task/status"
@@ -141,79 +143,85 @@ whereabouts() {
 	done 2>/dev/null
 }
 
-bury() {
+kill_applications() {
 	signal KILL
-	until_within "$WORST_MS" ended || wrong "killed applications stay: $(whereabouts)"
+	wait_until_within "$WORST_MS" applications_ended ||
+		add_error "killed applications don't end: $(kernel_stacks)"
 	GROUPS_RUNNING=()
 }
 
 # The functions named in WAYS. Each returns when the device is gone.
 delete_links() {
-	must rdma link del rrxe1
-	must rdma link del rrxe2
+	run_or_error rdma link del rrxe1
+	run_or_error rdma link del rrxe2
 }
 
 links_deleted() { delete_links; }
 
 netdev_deleted() {
-	must ip -n h1 link del eth0
+	run_or_error ip -n h1 link del eth0
 	rm /run/wired
-	until_within "$WORST_MS" absent
+	wait_until_within "$WORST_MS" both_devices_gone
 }
 
 namespace_deleted() {
-	must ip netns del h1
+	run_or_error ip netns del h1
 	rm /run/wired
-	until_within "$WORST_MS" absent
+	wait_until_within "$WORST_MS" both_devices_gone
 }
 
-module_removed() { must rmmod rrxe; }
+module_removed() { run_or_error rmmod rrxe; }
 
 # The applications are stopped (SIGSTOP), so they can't close the device.
 links_deleted_module_removed() {
 	signal STOP
 	delete_links
-	must rmmod rrxe
-	[[ ! -e /sys/module/rrxe ]] || wrong "the module stays"
+	run_or_error rmmod rrxe
+	[[ ! -e /sys/module/rrxe ]] || add_error "the module is still loaded"
 	signal CONT
 }
 
 killed() {
 	local left
 	signal KILL
-	until_within "$WORST_MS" ended || wrong "killed applications stay: $(whereabouts)"
-	left=$(rdma resource show | grep -E 'rrxe.* (mr|ctx) [1-9]') && wrong "objects of killed processes: $left"
+	wait_until_within "$WORST_MS" applications_ended ||
+		add_error "killed applications don't end: $(kernel_stacks)"
+	left=$(rdma resource show | grep -E 'rrxe.* (mr|ctx) [1-9]') &&
+		add_error "objects of killed processes: $left"
 	delete_links
 }
 
-one_link_deleted() { must rdma link del rrxe1; }
+one_link_deleted() { run_or_error rdma link del rrxe1; }
 
-# notice LOAD WAY: fails the cycle unless the applications end by themselves once their device is
-# gone. ibv_rc_pingpong is excepted, as it only polls its CQ.
-notice() {
+# expect_applications_end LOAD WAY: fails the cycle unless the applications end by themselves once
+# their device is gone. ibv_rc_pingpong is excepted, as it only polls its CQ.
+expect_applications_end() {
 	[[ $1 != pingpong && $2 != one_link_deleted ]] || return 0
-	until_within "$WORST_MS" ended || wrong "applications go on without a device: $(</tmp/applications)"
+	wait_until_within "$WORST_MS" applications_ended ||
+		add_error "applications don't end without their device: $(</tmp/applications)"
 }
 
-# cycle WAY LOAD: runs one cycle. Stores the time of the removal in ms in TOOK, and errors in WRONG.
+# cycle WAY LOAD: runs one cycle. Stores the time of the removal in ms in TOOK, and errors in
+# ERRORS.
 cycle() {
 	local way=$1 load=$2 began
-	WRONG=
-	wire_up || wrong "no wire"
-	links_up || wrong "no links"
+	ERRORS=
+	hosts_and_wire_up || add_error "the veth pair can't be set up"
+	links_up || add_error "the links can't be set up"
 	traffic "$load"
 	milliseconds
 	began=$REPLY
 	$way
 	milliseconds
 	TOOK=$((REPLY - began))
-	[[ $TOOK -le $WORST_MS ]] || wrong "took $TOOK ms"
-	if [[ $way == one_link_deleted ]]; then absent1; else absent; fi || wrong "a device stays: $(rdma link)"
-	notice "$load" "$way"
-	bury
-	[[ $way != one_link_deleted ]] || must rdma link del rrxe2
+	[[ $TOOK -le $WORST_MS ]] || add_error "took $TOOK ms"
+	if [[ $way == one_link_deleted ]]; then device1_gone; else both_devices_gone; fi ||
+		add_error "a device still exists: $(rdma link)"
+	expect_applications_end "$load" "$way"
+	kill_applications
+	[[ $way != one_link_deleted ]] || run_or_error rdma link del rrxe2
 	[[ ! -e /sys/module/rrxe/refcnt || $(</sys/module/rrxe/refcnt) == 0 ]] ||
-		wrong "the module is used $(</sys/module/rrxe/refcnt) times"
+		add_error "the module is still used $(</sys/module/rrxe/refcnt) times"
 }
 
 # Prints the kernel's present counts of objects and pages as "name number" lines. Shrinks caches
@@ -272,23 +280,27 @@ for ((number = 0; number < CYCLES; number++)); do
 	way=${WAYS[number % ${#WAYS[@]}]} load=${LOADS[number % ${#LOADS[@]}]}
 	cycle "$way" "$load"
 	times[$way]+="$TOOK "
-	[[ -z $WRONG ]] || {
-		note "$way under $load in cycle $number: $WRONG"
-		failures[$way]+="cycle $number, $load: $WRONG"
+	[[ -z $ERRORS ]] || {
+		note "$way under $load in cycle $number: $ERRORS"
+		failures[$way]+="cycle $number, $load: $ERRORS"
 	}
 done
 [[ $HALF -eq 0 ]] || inventory >"$(printf /tmp/inventory.%04d "$number")"
 for way in "${WAYS[@]}"; do
 	mapfile -t sorted < <(tr ' ' '\n' <<<"${times[$way]% }" | sort -n)
 	usual=${sorted[${#sorted[@]} / 2]}
-	[[ $usual -le $USUAL_MS ]] || failures[$way]+="as a rule it takes $usual ms"
+	[[ $usual -le $USUAL_MS ]] || failures[$way]+="its median is $usual ms"
 	if [[ -z ${failures[$way]:-} ]]; then
-		pass "$way under traffic, ${#sorted[@]} times ($usual ms as a rule, ${sorted[-1]} ms at worst)"
+		pass "$way under traffic, ${#sorted[@]} times (median $usual ms, maximum ${sorted[-1]} ms)"
 	else
 		fail "$way under traffic" "${failures[$way]}"
 	fi
 done
 [[ $HALF -gt 0 ]] || exit 0
 left=$(compare)
-if [[ -z $left ]]; then pass "nothing is left behind"; else fail "nothing is left behind" "$left"; fi
+if [[ -z $left ]]; then
+	pass "kernel objects and memory don't grow with the number of cycles"
+else
+	fail "kernel objects and memory don't grow with the number of cycles" "$left"
+fi
 note "$(grep -h -e used_KiB -e pinned -e areas /tmp/inventory.* | tr '\n' ' ')"
