@@ -89,7 +89,7 @@ def expect_no_path(pair, handle, state):
         equal(reserved, bytes(len(reserved)), "reserved bytes")
 
 
-@case("a QP without a path reports zeros for it, and for all that RoCE lacks")
+@case("query_qp returns zeros for a path that isn't set and for attributes that RoCE lacks")
 def qp_without_path():
     pair = Pair()
     qp, handle = new_qp(pair)
@@ -98,7 +98,7 @@ def qp_without_path():
     expect_no_path(pair, handle, e.IBV_QPS_INIT)
 
 
-@case("a connected QP reports its path, and no alternate one")
+@case("query_qp of a connected QP returns its path and no alternate path")
 def qp_with_path():
     pair = Pair()
     qp, handle = new_qp(pair)
@@ -110,13 +110,13 @@ def qp_with_path():
         equal(fields["dest_qp_num"], pair.qps[0].qp_num, "peer")
 
 
-def everything(netlink, device):
+def dump_all(netlink, device):
     """Dumps all objects of a device by netlink. Returns their attributes by kind of object."""
     return {name: [a for body in netlink.dump(command, device) for a in nldev.flat(body)]
             for name, command in nldev.OBJECTS.items()}
 
 
-def as_nobody(function):
+def repr_as_nobody(function):
     """Calls the function in a child process of the user nobody. Returns repr() of its result."""
     read, write = os.pipe()
     child = os.fork()
@@ -135,7 +135,7 @@ def as_nobody(function):
     return text
 
 
-def secrets_in(attributes, ranges, keys):
+def find_secrets(attributes, ranges, keys):
     """Returns the attributes whose value is a secret.
 
     Secrets are addresses in `ranges`, addresses of the kernel, and the values in `keys`.
@@ -152,7 +152,7 @@ def secrets_in(attributes, ranges, keys):
     return found
 
 
-@case("the user nobody sees all objects, but no address, no key and no PSN")
+@case("netlink shows the user nobody all objects, but no address, key or PSN")
 def unprivileged():
     pair = Pair(psn=PSN)
     for qp in pair.qps:
@@ -168,13 +168,14 @@ def unprivileged():
     device = nldev.Socket().index(DEVICE)
 
     def look():
-        seen = everything(nldev.Socket(), device)
-        told = {name: secrets_in(attributes, ranges, keys) for name, attributes in seen.items()}
+        seen = dump_all(nldev.Socket(), device)
+        told = {name: find_secrets(attributes, ranges, keys) for name, attributes in seen.items()}
         return [len(seen["mr"]) > 0, len(seen["qp"]) > 0, {name: what for name, what in told.items() if what}]
 
-    equal(as_nobody(look), repr([True, True, {}]), "objects are seen, and secrets")
+    equal(repr_as_nobody(look), repr([True, True, {}]), "objects are shown, and no secrets")
     # An administrator sees the keys, which shows that they would be found.
-    equal(len(secrets_in(everything(nldev.Socket(), device)["mr"], ranges, keys)) >= 8, True, "keys are found")
+    regions = dump_all(nldev.Socket(), device)["mr"]
+    equal(len(find_secrets(regions, ranges, keys)) >= 8, True, "keys are found")
 
 
 class SlowFree:
@@ -199,7 +200,7 @@ class SlowFree:
         self.set([("events/kprobes/freed/enable", "0"), ("options/stacktrace", "0"), ("kprobe_events", "")])
 
 
-def watch_rights(device, end, pipe):
+def dump_rights(device, end, pipe):
     """Dumps regions until the time `end`.
 
     Writes the number of dumps, and the access rights that the regions had, to the pipe.
@@ -207,12 +208,12 @@ def watch_rights(device, end, pipe):
     netlink, seen, dumps = nldev.Socket(), set(), 0
     while time.monotonic() < end:
         for body in netlink.dump(nldev.RES_MR, device):
-            seen.update(rights_in(nldev.flat(body)))
+            seen.update(access_rights(nldev.flat(body)))
         dumps += 1
     os.write(pipe, repr((dumps, sorted(seen))).encode())
 
 
-@case("dumps see a region's rights as they were or are, while it is registered anew")
+@case("a netlink dump during rereg_mr shows the old or the new access rights")
 def reregistered():
     pair = Pair()
     buffer = Buffer(PAGE)
@@ -220,21 +221,21 @@ def reregistered():
     device = nldev.Socket().index(DEVICE)
     end, rounds = time.monotonic() + SECONDS, 0
     read, write = os.pipe()
-    watcher = start_child(lambda: watch_rights(device, end, write))
+    dumper = start_child(lambda: dump_rights(device, end, write))
     with SlowFree():
         while time.monotonic() < end:
             for access in (ALL, LOCAL_WRITE):
                 rereg(pair.context, region, CHANGE_TRANSLATION | CHANGE_ACCESS, buffer.address, buffer.length,
                       access=access)
             rounds += 1
-    equal(os.waitpid(watcher, 0)[1], 0, "the watcher's status")
+    equal(os.waitpid(dumper, 0)[1], 0, "the dumper's status")
     dumps, seen = ast.literal_eval(os.read(read, 1 << 16).decode())
     print(f"# {dumps} dumps while it was registered {2 * rounds} times")
-    equal(rounds > 10 and dumps > 10, True, "both went on")
+    equal(rounds > 10 and dumps > 10, True, "dumps and registrations went on")
     equal(seen, [int(LOCAL_WRITE), int(ALL)], "rights")
 
 
-def rights_in(attributes):
+def access_rights(attributes):
     """Yields the values of the driver's attribute `access`."""
     name = None
     for kind, value in attributes:
@@ -250,7 +251,7 @@ def mappings():
         return {int(line.split("-")[0], 16) for line in maps if "/dev/infiniband/" in line}
 
 
-@case("a shared receive queue whose ring is broken hides no other one from an administrator")
+@case("a netlink dump shows all SRQs although the ring of one is corrupted")
 def broken_queue():
     pair, before = Pair(), mappings()
     srq = SRQ(pair.pd, SrqInitAttr(SrqAttr(max_wr=8)))
@@ -265,19 +266,19 @@ def broken_queue():
 
     def queues():
         """Returns the number of SRQs, and the number of those that are shown as broken."""
-        found = everything(nldev.Socket(), device)["srq"]
+        found = dump_all(nldev.Socket(), device)["srq"]
         return sum(kind == nldev.SRQN for kind, _ in found), found.count((nldev.DRIVER_STRING, b"broken\0"))
 
-    equal(queues(), (2, 0), "queues, and broken ones")
+    equal(queues(), (2, 0), "numbers of SRQs and of broken ones")
     ctypes.c_uint32.from_address(ring + PRODUCER).value = 1 << 30
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
     sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
-    becomes(queues, (2, 1), "queues, and broken ones")
+    becomes(queues, (2, 1), "numbers of SRQs and of broken ones")
     other.close()
 
 
-@case("a domain whose creation fails at the end is undone, though its payload has changed meanwhile")
+@case("alloc_pd that fails after it has made the PD frees it, though the request has changed")
 def undone():
     pair = Pair()
     response, faults = unanswered(PAGE)
@@ -299,11 +300,11 @@ def undone():
     libc.munmap(response.address, PAGE)
     os.close(faults)
     thread.join()
-    equal(result, [(-1, errno.EFAULT)], "what the call returned")
+    equal(result, [(-1, errno.EFAULT)], "return value of the call")
     equal(free_handle(pair.context), handle, "the handle that the domain left to the next one")
 
 
-def bound_meanwhile(context, window, qp, cq):
+def bind_before_failure(context, window, qp, cq):
     """Binds a window to a region before the registration of the region fails.
 
     The registration fails when the kernel writes the region's rkey to the response, as the test
@@ -325,27 +326,27 @@ def bound_meanwhile(context, window, qp, cq):
     thread.start()
     userfault.await_fault(faults)
     qp.bind(1, window, lkey[0], memory, REMOTE_WRITE)
-    equal(completes(qp, cq), (1, e.IBV_WC_SUCCESS), "binding")
+    equal(wait_completion(qp, cq), (1, e.IBV_WC_SUCCESS), "binding")
     source, local = context.source
     qp.write(2, source.address, local, memory.address, window, PAGE)
-    equal(completes(qp, cq), (2, e.IBV_WC_SUCCESS), "write through the window")
+    equal(wait_completion(qp, cq), (2, e.IBV_WC_SUCCESS), "write through the window")
     equal(memory.read(PAGE) == source.read(PAGE), True, "data arrived")
     memory.fill(bytes(PAGE))
     libc.munmap(response.address, PAGE)
     os.close(faults)
     thread.join()
-    equal(result, [errno.EFAULT], "what the call returned")
+    equal(result, [errno.EFAULT], "return value of the call")
     return memory
 
 
-def completes(qp, cq):
+def wait_completion(qp, cq):
     """Makes the doorbell system call. Waits for a completion and returns its (wr_id, status)."""
     qp.call()
     becomes(cq.has_unread, True, "a completion is there")
     return cq.poll()
 
 
-@case("a region whose registration fails at the end is gone, though a window is bound to it")
+@case("reg_mr that fails after it has made the region frees it, though a window is bound")
 def undone_region():
     context = extension.Context(extension.node_of(DEVICE))
     # The name that pyverbs contexts have for the file, which uverbs.ioctl() uses.
@@ -357,19 +358,22 @@ def undone_region():
     for window in windows[0], windows[-1]:
         cq = extension.Cq(context)
         qp = extension.Qp(context, cq, GID_INDEX, gid)
-        memory = bound_meanwhile(context, window, qp, cq)
+        memory = bind_before_failure(context, window, qp, cq)
         qp.write(3, source.address, context.source[1], memory.address, window, PAGE)
         # The QP is its own peer. As the responder it refuses the WRITE and enters the error state,
         # so the WRITE is flushed before its NAK is handled.
-        equal(completes(qp, cq), (3, e.IBV_WC_WR_FLUSH_ERR), "write through it afterwards")
-        equal(memory.read(PAGE), bytes(PAGE), "memory that was the region's")
+        equal(
+            wait_completion(qp, cq), (3, e.IBV_WC_WR_FLUSH_ERR),
+            "write through the window of the freed region",
+        )
+        equal(memory.read(PAGE), bytes(PAGE), "the memory of the freed region is unchanged")
     # All windows can be bound to another region afterwards.
     qp = extension.Qp(context, cq, GID_INDEX, gid)
     memory = Buffer(PAGE)
     lkey, _ = context.reg(memory, LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
     for window in windows:
         qp.bind(4, window, lkey, memory, REMOTE_WRITE)
-        equal(completes(qp, cq), (4, e.IBV_WC_SUCCESS), "binding")
+        equal(wait_completion(qp, cq), (4, e.IBV_WC_SUCCESS), "binding")
     context.close()
 
 

@@ -29,7 +29,7 @@ def new_qp(connect):
     return Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX), 1, connect)
 
 
-def together(works):
+def run_in_threads(works):
     """Runs each function in a thread of its own, and waits for all of them."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
@@ -46,18 +46,18 @@ def change_paths():
     changes = [qp.modification(AV, SQD, gid_of(DEVICE, index), index) for index in indices]
     end, counts = time.monotonic() + SECONDS, [0] * THREADS
 
-    def change(place):
+    def change(index):
         while time.monotonic() < end:
             for number in range(50):
-                os.write(qp.context.fd, changes[(place + number) % 2])
-            counts[place] += 50
+                os.write(qp.context.fd, changes[(index + number) % 2])
+            counts[index] += 50
 
-    together([lambda place=place: change(place) for place in range(THREADS)])
+    run_in_threads([lambda index=index: change(index) for index in range(THREADS)])
     print(f"# {sum(counts)} changes")
     equal(all(counts), True, "each thread changes the path")
 
 
-@case("racing: threads that change a path leave the device its GIDs")
+@case("racing: concurrent changes of a QP's path leave the device its GIDs")
 def paths():
     before = [gid_of(DEVICE, index) for index in (GID_INDEX, OTHER_GID_INDEX)]
     in_child(change_paths)
@@ -70,7 +70,7 @@ def is_counted(qp):
     return any(qp.number in counter.get("lqpn", []) for counter in json.loads(shown))
 
 
-def initialise():
+def move_to_init():
     become_nobody()
     context = Context(node_of(DEVICE))
     cq, end, count = Cq(context), time.monotonic() + SECONDS, 0
@@ -111,9 +111,9 @@ def initialise():
     equal(counted, True, "the last QP is bound to a counter")
 
 
-@case("racing: threads that initialise a QP")
+@case("racing: two threads may move a QP to INIT at once with automatic counters")
 def initialisations():
-    in_child(initialise)
+    in_child(move_to_init)
 
 
 sys.exit(main())

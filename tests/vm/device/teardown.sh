@@ -16,15 +16,15 @@ source "$(dirname "$0")/../lib/guest.sh"
 # Limits of a teardown in ms, and of the median of dereg_mr in another process in us: twenty times
 # as much as on a quiet machine, for an emulated machine on a busy host.
 : "${WORST_MS:=$((5000 * PATIENCE))}" "${MEDIAN_US:=200000}"
-OPPONENTS=$(dirname "$0")/teardown.py
+HOSTILE=$(dirname "$0")/teardown.py
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# begin DEVICE HOW [ARGUMENT...]: starts a hostile process on a device. The process is not in the
-# namespace of the device, as that namespace may end. ADDRESS is the device's address, by default
-# that of host 1.
+# start_hostile DEVICE HOW [ARGUMENT...]: starts a hostile process on a device. The process is not
+# in the namespace of the device, as that namespace may end. ADDRESS is the device's address, by
+# default that of host 1.
 declare -A PROCESSES INPUTS
-begin() {
+start_hostile() {
 	local device=$1 how=$2 index input
 	shift 2
 	index=$(gid_index "$device" "${ADDRESS:-$HOST1_V4}")
@@ -34,7 +34,7 @@ begin() {
 	(
 		# Otherwise this process would keep the inputs of the other processes open.
 		for input in "${INPUTS[@]}"; do exec {input}>&-; done
-		exec python3 "$OPPONENTS" "$how" "$device" "$index" "$@" <"/tmp/in-$how" >"/tmp/out-$how" 2>&1
+		exec python3 "$HOSTILE" "$how" "$device" "$index" "$@" <"/tmp/in-$how" >"/tmp/out-$how" 2>&1
 	) &
 	PROCESSES[$how]=$!
 	exec {input}>"/tmp/in-$how"
@@ -42,13 +42,15 @@ begin() {
 	rm "/tmp/in-$how"
 }
 
-# ready HOW: waits until the process has its objects.
-ready() {
-	check "a process: $1" wait_for 300 grep -q ready "/tmp/out-$1" || note "$(<"/tmp/out-$1")"
+# wait_ready HOW: waits until the process has its objects.
+wait_ready() {
+	check "the process $1 has its objects" \
+		wait_for 300 grep -q ready "/tmp/out-$1" || note "$(<"/tmp/out-$1")"
 }
 
-# finish HOW: closes the input of the process and waits for its end. Stores its last line in LAST.
-finish() {
+# finish_hostile HOW: closes the input of the process and waits for its end. Stores its last line in
+# LAST.
+finish_hostile() {
 	local input=${INPUTS[$1]}
 	exec {input}>&-
 	unset "INPUTS[$1]"
@@ -56,103 +58,107 @@ finish() {
 	LAST=$(tail -n 1 "/tmp/out-$1")
 }
 
-# load HOW...: starts hostile processes on the device of host 1, with the numbers of objects above.
-load() {
+# start_load HOW...: starts hostile processes on the device of host 1, with the numbers of objects
+# above.
+start_load() {
 	local how
 	for how; do
 		case $how in
-		spin) begin "$DEV1" spin "$QPS" "$DEPTH" ;;
-		windows) begin "$DEV1" windows "$WINDOWS" ;;
-		chunks) begin "$DEV1" chunks "$CHUNKS" ;;
+		spin) start_hostile "$DEV1" spin "$QPS" "$DEPTH" ;;
+		windows) start_hostile "$DEV1" windows "$WINDOWS" ;;
+		chunks) start_hostile "$DEV1" chunks "$CHUNKS" ;;
 		esac
 	done
-	for how; do ready "$how"; done
+	for how; do wait_ready "$how"; done
 }
 
-unload() {
+finish_load() {
 	local how
-	for how; do finish "$how"; done
+	for how; do finish_hostile "$how"; done
 }
 
 # Has the process `spin`, if there is one, change its producer indices without a pause from now on.
-hurry() { [[ -z ${INPUTS[spin]:-} ]] || echo go >&"${INPUTS[spin]}"; }
+spin_without_pause() { [[ -z ${INPUTS[spin]:-} ]] || echo go >&"${INPUTS[spin]}"; }
 
 # timed NAME COMMAND...: checks that the command takes at most WORST_MS while `spin`, if there is
 # one, spins. If the time is short, a large part of it may be CPU time of `spin`.
 timed() {
 	local name=$1 start took TIMEFORMAT=%S
 	shift
-	hurry
+	spin_without_pause
 	start=$(now)
 	{ time _capture "$@" || fail "$name" "$OUTPUT"; } 2>/tmp/cpu
 	took=$(($(now) - start))
 	note "$name: $took ms; the command took $(</tmp/cpu) s of system time"
-	check "$name ends soon" test "$took" -le "$WORST_MS"
+	check "$name takes at most $WORST_MS ms" test "$took" -le "$WORST_MS"
 }
 
-# beside DEVICE NAME COMMAND...: as timed, while another process deregisters regions of DEVICE.
-# Checks the median time of deregistration, too.
-beside() {
+# timed_beside_dereg DEVICE NAME COMMAND...: as timed, while another process deregisters regions of
+# DEVICE. Checks the median time of deregistration, too.
+timed_beside_dereg() {
 	local device=$1 median worst count
 	shift
-	begin "$device" dereg
-	ready dereg
+	start_hostile "$device" dereg
+	wait_ready dereg
 	echo go >&"${INPUTS[dereg]}"
 	timed "$@"
-	finish dereg
+	finish_hostile dereg
 	read -r median worst count <<<"$LAST"
 	note "dereg_mr of another process meanwhile: median $median us, worst $worst us, of $count"
-	check "dereg_mr of another process meanwhile" test "$median" -le "$MEDIAN_US"
+	check "$1: the median dereg_mr of another process takes at most $MEDIAN_US us" \
+		test "$median" -le "$MEDIAN_US"
 }
 
-up() {
+host1_up() {
 	check "two hosts" hosts_up 4200
 	check "link on host 1" link_add 1
 }
 
-# another HOST: adds a link on a dummy network device of the host. Stores its name in OTHER.
-another() {
+# add_dummy_link HOST: adds a link on a dummy network device of the host. Stores its name in OTHER.
+add_dummy_link() {
 	OTHER=${TYPE}1$1
 	ip -n "h$1" link add eth1 type dummy
 	ip -n "h$1" addr add "10.78.0.$1/24" dev eth1
 	ip -n "h$1" link set eth1 up
-	check "another link on host $1" ip netns exec "h$1" rdma link add "$OTHER" type "$TYPE" netdev eth1
+	check "a link on a dummy network device of host $1 is added" \
+		ip netns exec "h$1" rdma link add "$OTHER" type "$TYPE" netdev eth1
 }
 
-few_flushes() {
-	finish spin
+flushed_once() {
+	finish_hostile spin
 	note "$LAST WQEs flushed"
 	[[ $LAST -le $((2 * 1024)) ]]
 }
 
 # Measures the time to destroy a QP that has bound a window, and stores it in LAST. It must not
 # depend on the number of other windows.
-destroyed_in() {
-	python3 "$OPPONENTS" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound && LAST=$(</tmp/out-bound)
+measure_destroy_qp() {
+	python3 "$HOSTILE" bound "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" >/tmp/out-bound &&
+		LAST=$(</tmp/out-bound)
 }
 
-is_leaving() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
+has_no_device_file() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
 
 # A thread that waits for its advice to be followed returns when the device ends. The thread of the
 # kernel that follows the advice ends after the piece of memory that it has begun.
 advice_ends() {
 	local device=$DEV1 deletion
-	begin "$DEV1" advice
-	ready advice
+	start_hostile "$DEV1" advice
+	wait_ready advice
 	in1 rdma link del "$device" &
 	deletion=$!
 	DEV1=''
-	wait_for 30 is_leaving "$device" || return
+	wait_for 30 has_no_device_file "$device" || return
 	# `rdma link del` in the background has inherited the input, so closing it here would not end
 	# it. A line does.
 	echo go >&"${INPUTS[advice]}"
-	finish advice
+	finish_hostile advice
 	wait $deletion || return
 	note "advice: errno and pieces: $LAST"
 	[[ $LAST == "5 0" || $LAST == "5 1" ]]
 }
 
-end_all() {
+kill_all() {
 	local how
 	for how in spin windows chunks; do kill -KILL "${PROCESSES[$how]}"; done
 	for how in spin windows chunks; do wait "${PROCESSES[$how]}"; done 2>/dev/null
@@ -164,62 +170,65 @@ namespace_ends() {
 	while [[ -e /sys/class/infiniband/$DEV1 ]]; do sleep 0.01; done
 }
 
-up
-begin "$DEV1" spin 1 1023
-ready spin
-hurry
-check "the device goes" link_del 1
-check "a spinning producer's WQEs are flushed once" few_flushes
+host1_up
+start_hostile "$DEV1" spin 1 1023
+wait_ready spin
+spin_without_pause
+check "link del returns while a producer spins" link_del 1
+check "link del flushes each queue of a spinning producer once at most" flushed_once
 
 check "link on host 1" link_add 1
-check "advice that waits doesn't hold the device up" advice_ends
+check "link del returns while advice waits for a page fault, and the advice fails with EIO" \
+	advice_ends
 
 check "link on host 1" link_add 1
-check "a QP with a window" destroyed_in
+check "a QP that has bound a window is destroyed" measure_destroy_qp
 alone=$LAST
 # The time of a walk through all windows only shows if there are many.
 few=$WINDOWS
 WINDOWS=$MANY_WINDOWS
-load windows
-check "a QP with a window beside $WINDOWS" destroyed_in
+start_load windows
+check "a QP that has bound a window is destroyed beside $WINDOWS windows" measure_destroy_qp
 note "destroy_qp with a window bound: $alone us; beside $WINDOWS windows: $LAST us"
-check "others' windows don't matter" test "$LAST" -le $((20 * alone))
+check "the time to destroy a QP with a window doesn't depend on other windows" \
+	test "$LAST" -le $((20 * alone))
 timed "link del with $WINDOWS windows" link_del 1
-unload windows
+finish_load windows
 WINDOWS=$few
 
 check "link on host 1" link_add 1
-load chunks
+start_load chunks
 timed "link del with $CHUNKS chunks" link_del 1
-unload chunks
+finish_load chunks
 
 check "link on host 1" link_add 1
-load spin
+start_load spin
 timed "link del with $QPS QPs of $DEPTH WQEs" link_del 1
-unload spin
+finish_load spin
 
 check "link on host 1" link_add 1
-another 1
-load spin windows chunks
-beside "$DEV1" "kill -9 with all of it" end_all
-load spin windows chunks
-ADDRESS=10.78.0.1 beside "$OTHER" "link del with all of it" link_del 1
-unload spin windows chunks
+add_dummy_link 1
+start_load spin windows chunks
+timed_beside_dereg "$DEV1" "kill -9 of all hostile processes" kill_all
+start_load spin windows chunks
+ADDRESS=10.78.0.1 timed_beside_dereg "$OTHER" "link del with all hostile processes" link_del 1
+finish_load spin windows chunks
 
 check "link on host 1" link_add 1
-load chunks
-refuse "the module stays under regions on demand" "in use" rmmod "$TYPE"
-unload chunks
-load spin windows
+start_load chunks
+refuse "rmmod is refused while on-demand regions exist" "in use" rmmod "$TYPE"
+finish_load chunks
+start_load spin windows
 # The kernel releases chunks after their process has ended, so rmmod may fail for a moment.
-timed "rmmod with all of it" wait_for 10 rmmod "$TYPE"
-unload spin windows
+timed "rmmod with spinning producers and windows" wait_for 10 rmmod "$TYPE"
+finish_load spin windows
 DEV1=''
 
-check "the module" modprobe "$TYPE"
+check "the module is loaded again" modprobe "$TYPE"
 check "link on host 1" link_add 1
-another 2
-load spin windows chunks
-ADDRESS=10.78.0.2 beside "$OTHER" "namespace exit with all of it" namespace_ends
-unload spin windows chunks
+add_dummy_link 2
+start_load spin windows chunks
+ADDRESS=10.78.0.2 timed_beside_dereg "$OTHER" "namespace exit with all hostile processes" \
+	namespace_ends
+finish_load spin windows chunks
 DEV1=''

@@ -24,10 +24,10 @@ from pairs import DEVICE, PAGE, PATIENCE, becomes, case, equal, main, unanswered
 
 ROUNDS = 5
 SIOCGIFCONF, DELLINK, REQUEST = 0x8912, 17, 1
-FAILURE = b"Couldn't set up InfiniBand"
+FAILED_REGISTRATION = b"Couldn't set up InfiniBand"
 
 
-class Rtnl:
+class RtnlHolder:
     """Holds RTNL for the time of the context.
 
     A thread holds it in an ioctl() that copies to memory whose page fault isn't served
@@ -47,45 +47,46 @@ class Rtnl:
         self.thread.join()
 
 
-def await_wait(task, function):
+def wait_until_sleeps(task, function):
     """Waits until the task sleeps in a function of the kernel."""
     stack = Path(f"/proc/{task}/stack")
     becomes(lambda: function in stack.read_text(), True, f"{task} sleeps in {function}")
 
 
-def delete(index):
+def delete_netdev(index):
     """Deletes a network device by its index (RTM_DELLINK)."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.send(struct.pack("=IHHII", 32, DELLINK, REQUEST, 1, 0) + struct.pack("=BxHiII", 0, 0, index, 0, 0))
 
 
-def vanish():
+def delete_during_link_add():
     subprocess.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "peer"], check=True)
-    deletion = threading.Thread(target=delete, args=(socket.if_nametoindex(DEVICE),))
-    with Rtnl():
+    deletion = threading.Thread(target=delete_netdev, args=(socket.if_nametoindex(DEVICE),))
+    with RtnlHolder():
         # `rdma link add` takes RTNL to read the speed of the network device, and a second time to
         # fill ib_core's GID table.
         addition = subprocess.Popen(
             ["rdma", "link", "add", DEVICE, "type", "rrxe", "netdev", DEVICE], stderr=subprocess.DEVNULL)
-        await_wait(addition.pid, "nldev_newlink")
+        wait_until_sleeps(addition.pid, "nldev_newlink")
         deletion.start()
-        await_wait(f"self/task/{deletion.native_id}", "rtnetlink_rcv")
+        wait_until_sleeps(f"self/task/{deletion.native_id}", "rtnetlink_rcv")
     deletion.join()
     return addition.wait(PATIENCE)
 
 
-def half_made():
-    return subprocess.run(["dmesg"], stdout=subprocess.PIPE, check=True).stdout.count(FAILURE)
+def failed_registrations():
+    log = subprocess.run(["dmesg"], stdout=subprocess.PIPE, check=True).stdout
+    return log.count(FAILED_REGISTRATION)
 
 
-@case("a network device that goes leaves no registration half-made")
+@case("link add during the deletion of its network device leaves no failed registration")
 def vanishing():
-    before = half_made()
-    statuses = [vanish() for _ in range(ROUNDS)]
+    before = failed_registrations()
+    statuses = [delete_during_link_add() for _ in range(ROUNDS)]
     print(f"# links were added with the statuses {statuses}")
-    equal(half_made(), before, "registrations that failed half-way")
+    equal(failed_registrations(), before, "failed registrations in the kernel's log")
     links = subprocess.run(["rdma", "link"], stdout=subprocess.PIPE, check=True).stdout.decode()
-    equal(f"netdev {DEVICE}" in links, False, "the link is there")
+    equal(f"netdev {DEVICE}" in links, False, "the link of the deleted network device exists")
 
 
 sys.exit(main())
