@@ -59,11 +59,11 @@ class Memory:
         self.address = libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
 
 
-def stay(told=lambda: None):
-    """Prints "ready", and returns at the end of the standard input. Calls `told` for each line."""
+def wait_for_input_end(on_line=lambda: None):
+    """Prints "ready", and returns at the end of the standard input. Calls `on_line` for each line."""
     print("ready", flush=True)
     for _line in sys.stdin:
-        told()
+        on_line()
 
 
 def spin(context, device, gid_index, number, depth):
@@ -85,7 +85,7 @@ def spin(context, device, gid_index, number, depth):
 
     thread = threading.Thread(target=change)
     thread.start()
-    stay(hurried.set)
+    wait_for_input_end(hurried.set)
     ended.set()
     thread.join()
     print(cq.ring.u32(PRODUCER).value)
@@ -95,7 +95,7 @@ def windows(context, _device, _gid_index, number, _depth):
     request = struct.pack("=IBBBB", context.pd, TYPE_2, 0, 0, 0)
     for _ in range(number):
         context.call(ALLOC_MW, request, 8)
-    stay()
+    wait_for_input_end()
 
 
 def advise(context, lkey, advice, places):
@@ -113,7 +113,7 @@ def chunks(context, _device, _gid_index, number, _depth):
     places = [(address, 8) for address in range(memory.address, memory.address + memory.length, CHUNK)]
     for first in range(0, number, 100):
         advise(context, lkey, WRITE_ADVICE, places[first:first + 100])
-    stay()
+    wait_for_input_end()
 
 
 def dereg(context, _device, _gid_index, _number, _depth):
@@ -129,7 +129,7 @@ def dereg(context, _device, _gid_index, _number, _depth):
     print(int(statistics.median(times)), max(times), len(times))
 
 
-def answer(fd, memory):
+def serve_fault(fd, memory):
     """Reads a fault and makes its piece of memory present. Returns the piece's number."""
     address, = struct.unpack_from("=Q", os.read(fd, 32), 16)
     piece = (address - memory.address) // PIECE
@@ -144,9 +144,9 @@ def advice(context, _device, _gid_index, _number, _depth):
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     lkey, _ = context.reg(memory, 0xf | ON_DEMAND)
     fd, codes = userfault.faults_of(memory, os.O_NONBLOCK), []
-    place = [(memory.address, memory.length)]
+    whole = [(memory.address, memory.length)]
     thread = threading.Thread(
-        target=lambda: codes.append(uverbs.errno_of(advise, context, lkey, READ_ADVICE, place)))
+        target=lambda: codes.append(uverbs.errno_of(advise, context, lkey, READ_ADVICE, whole)))
     thread.start()
     select.select([fd], [], [])
     print("ready", flush=True)
@@ -154,7 +154,7 @@ def advice(context, _device, _gid_index, _number, _depth):
     pieces = set()
     while thread.is_alive():
         if select.select([fd], [], [], 0.05)[0]:
-            pieces.add(answer(fd, memory))
+            pieces.add(serve_fault(fd, memory))
     print(codes[0], len(pieces))
 
 
@@ -190,8 +190,9 @@ def main():
     how, device, gid_index, *numbers = sys.argv[1:]
     number, depth, *_ = [int(word) for word in numbers if word.isdigit()] + [0, 0]
     context = Context(node_of(device))
-    hows = {function.__name__: function for function in (spin, windows, chunks, dereg, advice, bound)}
-    hows[how](context, device, int(gid_index), number, depth)
+    functions = (spin, windows, chunks, dereg, advice, bound)
+    by_name = {function.__name__: function for function in functions}
+    by_name[how](context, device, int(gid_index), number, depth)
 
 
 if __name__ == "__main__":

@@ -401,22 +401,22 @@ _kernel_complaints() {
 	kernel_said -f /usr/lib/rrxe/splats
 }
 
-_leave() {
+_on_exit() {
 	local rc=$? complaints leaks
 	trap - EXIT
 	link_del 1
 	link_del 2
 	hosts_down
 	for module in rrxe rdma_rxe; do
-		[[ ! -e /sys/module/$module ]] || wait_for 10 rmmod $module || fail "$module unloads"
+		[[ ! -e /sys/module/$module ]] || wait_for 10 rmmod $module || fail "$module can be unloaded"
 	done
-	leaks=$(/usr/lib/rrxe/kernel-leaks) || fail "the kernel loses no memory" "$leaks"
+	leaks=$(/usr/lib/rrxe/kernel-leaks) || fail "the kernel has leaked no memory" "$leaks"
 	complaints=$(_kernel_complaints) && fail "the kernel is well" "$complaints"
-	[[ $rc -eq 0 || $_failed -gt 0 ]] || fail "the script ends well" "status $rc"
+	[[ $rc -eq 0 || $_failed -gt 0 ]] || fail "the script ends with status 0" "status $rc"
 	[[ $_failed -eq 0 ]] || rc=1
 	exit $rc
 }
 
 _mark="rrxe-test $(basename "$0") $$"
 echo "$_mark begins" >/dev/kmsg
-trap _leave EXIT
+trap _on_exit EXIT

@@ -50,7 +50,7 @@ class Umad:
         fcntl.ioctl(self.file, REGISTER_AGENT2, request, True)
         (self.agent,) = struct.unpack_from("=I", request)
 
-    def ask(self, index, gid, mad):
+    def exchange(self, index, gid, mad):
         """Sends a request to QP1 of a GID. Returns ib_umad's status and the response."""
         header = struct.pack("=IIIII", self.agent, 0, TIMEOUT_MS, 0, len(mad))
         header += struct.pack(">IIHBBBBBB16sI", GSI, WELL_KNOWN_QKEY, 0, 0, 0, 1, index, 64, 0, gid, 0)
@@ -70,17 +70,17 @@ def equal(seen, wanted, what):
         raise SystemExit(f"{what}: {seen}, and expected {wanted}")
 
 
-def answered(umad, index, gid, mad):
+def get_response(umad, index, gid, mad):
     """Sends a request. Returns the status and the attribute's data of its response.
 
-    Fails if the request is not answered, or by a response that doesn't belong to it.
+    Fails if the request is not answered, or answered by a response that doesn't belong to it.
     """
-    status, answer = umad.ask(index, gid, mad)
-    equal(status, 0, "the exchange's status")
+    status, response = umad.exchange(index, gid, mad)
+    equal(status, 0, "ib_umad's status of the exchange")
     # ib_umad writes the agent's number into the upper half of the transaction ID.
-    seen = answer[1], answer[3], answer[12:16]
+    seen = response[1], response[3], response[12:16]
     equal(seen, (mad[1], GET_RESPONSE, mad[12:16]), "class, method and transaction")
-    return struct.unpack_from(">H", answer, 4)[0], answer[64:]
+    return struct.unpack_from(">H", response, 4)[0], response[64:]
 
 
 def speed(device):
@@ -92,9 +92,10 @@ def speed(device):
 def counters(device, index, gid):
     umad = Umad(device, GSI, PERFORMANCE)
     for attribute in PORT_COUNTERS, PORT_COUNTERS_EXTENDED:
-        status, told = answered(umad, index, gid, request(attribute))
-        equal(status, 0, "its status")
-        fields = struct.unpack_from(">24x4I" if attribute == PORT_COUNTERS else ">8x4Q", told)
+        status, attribute_data = get_response(umad, index, gid, request(attribute))
+        equal(status, 0, "the status of the response")
+        layout = ">24x4I" if attribute == PORT_COUNTERS else ">8x4Q"
+        fields = struct.unpack_from(layout, attribute_data)
         names = "xmit_data", "rcv_data", "xmit_packets", "rcv_packets"
         print(*(f"{name} {value}" for name, value in zip(names, fields)))
 
@@ -102,17 +103,17 @@ def counters(device, index, gid):
 def refused(device, index, gid):
     umad = Umad(device, GSI, PERFORMANCE)
     for what, mad, wanted in [
-        ("the class", request(CLASS_PORT_INFO), 0),
-        ("samples", request(PORT_SAMPLES), 3 << 2),
-        ("clearing", request(PORT_COUNTERS, method=SET), 3 << 2),
+        ("ClassPortInfo", request(CLASS_PORT_INFO), 0),
+        ("PortSamplesControl", request(PORT_SAMPLES), 3 << 2),
+        ("a SET of PortCounters", request(PORT_COUNTERS, method=SET), 3 << 2),
         ("port 2", request(PORT_COUNTERS, port=2), 7 << 2),
         ("class version 2", request(PORT_COUNTERS, version=2), 1 << 2),
     ]:
-        equal(answered(umad, index, gid, mad)[0], wanted, what)
+        equal(get_response(umad, index, gid, mad)[0], wanted, what)
     # rrxe leaves other classes to agents of ib_mad. The vendor class has none.
     vendor = Umad(device, GSI, VENDOR)
-    told = answered(vendor, index, gid, request(1, mgmt_class=VENDOR))[0]
-    equal(told, 3 << 2, "a class without an agent")
+    status = get_response(vendor, index, gid, request(1, mgmt_class=VENDOR))[0]
+    equal(status, 3 << 2, "a class without an agent")
     # Ethernet has no subnet management. perfquery and similar programs, which register an agent for
     # it first, fail here.
     equal(errno_of(Umad, device, 0, 0x81), errno.EPROTONOSUPPORT, "an agent on QP0")

@@ -99,7 +99,7 @@ class Side:
         found, begin = [], time.monotonic()
         while len(found) < count:
             if time.monotonic() > begin + seconds:
-                raise SystemExit(f"after {seconds} s only {found}")
+                raise SystemExit(f"only these completions after {seconds} s: {found}")
             got, entries = self.cq.poll(1)
             found += [(entry.wr_id, entry.status) for entry in entries] if got else []
         return found, time.monotonic() - begin
@@ -119,14 +119,14 @@ def unplug(device, index, *command):
         side.post_recv(number)
     for number in range(100, 103):
         side.post_send(number, 100)
-    equal(side.cq.poll(1)[0], 0, "completions before")
+    equal(side.cq.poll(1)[0], 0, "completions before the device is removed")
     subprocess.run(command, check=True)
     # From here on the process makes no system call for the CQ: it reads the CQ's ring.
     found, _ = side.completions(8)
     for first, count in (0, 5), (100, 3):
         ours = [entry for entry in found if first <= entry[0] < first + count]
         flushed = [(first + number, e.IBV_WC_WR_FLUSH_ERR) for number in range(count)]
-        equal(ours, flushed, "completions in order")
+        equal(ours, flushed, "the completions, all flushed and in order")
     print("8 flushed in order")
     # _exit() skips the destructors of pyverbs, which would fail without the device.
     sys.stdout.flush()
@@ -140,7 +140,7 @@ def shrink(one, index, other, other_index):
         b.connect(a.gid, a.qp.qp_num)
         b.post_recv(0)
         a.post_send(1, SIZE)
-        equal(a.completions(1)[0], [(1, e.IBV_WC_SUCCESS)], "a send before")
+        equal(a.completions(1)[0], [(1, e.IBV_WC_SUCCESS)], "a send before the MTU shrinks")
         equal(b.completions(1)[0], [(0, e.IBV_WC_SUCCESS)], "its receive")
         b.post_recv(2)
     for host in "h1", "h2":
@@ -148,16 +148,16 @@ def shrink(one, index, other, other_index):
     (a, b), (reader, server), (small, peer) = pairs
     a.post_send(3, SIZE)
     found, seconds = a.completions(1)
-    equal(found, [(3, e.IBV_WC_LOC_LEN_ERR)], "a send that is too large")
+    equal(found, [(3, e.IBV_WC_LOC_LEN_ERR)], "a send that is larger than the MTU allows")
     if seconds > SOON:
-        raise SystemExit(f"it failed after {seconds:.1f} s only")
+        raise SystemExit(f"the request failed only after {seconds:.1f} s")
     reader.post_send(4, SIZE, e.IBV_WR_RDMA_READ, server)
     found, seconds = reader.completions(1)
-    equal(found, [(4, e.IBV_WC_REM_OP_ERR)], "a READ of too much")
+    equal(found, [(4, e.IBV_WC_REM_OP_ERR)], "a READ with responses that are larger than the MTU allows")
     if seconds > SOON:
-        raise SystemExit(f"it failed after {seconds:.1f} s only")
+        raise SystemExit(f"the request failed only after {seconds:.1f} s")
     small.post_send(5, 1000)
-    equal(small.completions(1)[0], [(5, e.IBV_WC_SUCCESS)], "a small send")
+    equal(small.completions(1)[0], [(5, e.IBV_WC_SUCCESS)], "a send that fits the MTU")
     equal(peer.completions(1)[0], [(2, e.IBV_WC_SUCCESS)], "its receive")
     equal(small.context.query_port(1).active_mtu, e.IBV_MTU_1024, "the active MTU")
 
@@ -176,8 +176,9 @@ def exchange(one, index, other, other_index):
             receiver.post_recv(number)
             sender.post_send(number, SIZE)
             for end in sender, receiver:
-                equal(end.completions(1)[0], [(number, e.IBV_WC_SUCCESS)], "a message")
-            equal(receiver.mr.read(SIZE, 0) == data, True, "its data arrives")
+                done = [(number, e.IBV_WC_SUCCESS)]
+                equal(end.completions(1)[0], done, "the completion of a message")
+            equal(receiver.mr.read(SIZE, 0) == data, True, "the data of a message has arrived")
 
 
 def open_tun(namespace, name):
@@ -212,7 +213,7 @@ def loopback(device):
     return side
 
 
-def stall(side):
+def park_qp(side):
     """Has a QP wait for a page fault that is never served.
 
     The QP sends from on-demand memory that a userfaultfd guards. The kernel serves the fault in a
@@ -232,22 +233,22 @@ def outside(*devices):
         os.setns(file.fileno(), os.CLONE_NEWNET)
     # After setns(), because the threads that serve faults stay in the namespace where they were
     # created.
-    stalled = [stall(side) for side in sides]
-    quiet, begun = [faults for _, faults in stalled], 0
+    parked = [park_qp(side) for side in sides]
+    unfaulted, begun = [faults for _, faults in parked], 0
     while begun < userfault.FAULT_THREADS:
-        for faults in select.select(quiet, [], [])[0]:
-            quiet.remove(faults)
+        for faults in select.select(unfaulted, [], [])[0]:
+            unfaulted.remove(faults)
             begun += 1
     uevents = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_KOBJECT_UEVENT)
     uevents.bind((0, KERNEL))
     print("attached", flush=True)
     sys.stdin.read()
-    told = []
+    uevent_names = []
     while select.select([uevents], [], [], 0)[0]:
         what, *fields = uevents.recv(1 << 16).split(b"\0")
-        told += [what.decode()] if b"SUBSYSTEM=infiniband" in fields else []
-    status = 0 if stalled and not told else 1
-    print(*told, sep="\n")
+        uevent_names += [what.decode()] if b"SUBSYSTEM=infiniband" in fields else []
+    status = 0 if parked and not uevent_names else 1
+    print(*uevent_names, sep="\n")
     # _exit() skips the destructors of pyverbs, which would fail without the devices.
     sys.stdout.flush()
     os._exit(status)

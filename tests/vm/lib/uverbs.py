@@ -52,8 +52,9 @@ def extended(context, number, body, words=0, provider_words=0):
     """
     body = body.ljust(-len(body) // 8 * -8, b"\0")
     response = (ctypes.c_uint64 * (words + provider_words))()
-    where = ctypes.addressof(response) if response else 0
-    header = struct.pack("=IHHQHHI", 1 << 31 | number, len(body) // 8, words, where, 0, provider_words, 0)
+    address = ctypes.addressof(response) if response else 0
+    header = struct.pack(
+        "=IHHQHHI", 1 << 31 | number, len(body) // 8, words, address, 0, provider_words, 0)
     os.write(context.cmd_fd, header + body)
     return bytes(response)
 
@@ -111,14 +112,14 @@ def ioctl(context, object_id, method, *attributes):
     of bytes go into the attribute if they are 8 bytes or fewer. Of other values the attribute has
     the address.
     """
-    packed, kept = b"", []
+    packed, buffers = b"", []
     for number, value in attributes:
         length = 0
         if not isinstance(value, int):
             length = len(value)
             if isinstance(value, bytes):
                 value = ctypes.create_string_buffer(value, length)
-            kept.append(value)
+            buffers.append(value)
             if length <= 8 and isinstance(value, ctypes.Array) and value._type_ is ctypes.c_char:
                 value = int.from_bytes(bytes(value), "little")
             else:
@@ -133,7 +134,7 @@ def ioctl(context, object_id, method, *attributes):
     return message
 
 
-def _handle(message):
+def _first_handle(message):
     """Returns the value that the kernel wrote into the first attribute: an object's handle."""
     return struct.unpack_from("=I", message, 24 + 8)[0]
 
@@ -164,7 +165,7 @@ class IoctlMr:
         # The keys are the last two attributes of either method.
         last = 9 if method == METHOD_REG_MR else 7
         out = [(last, self.keys[0]), (last + 1, self.keys[1])]
-        self.handle = _handle(ioctl(context, OBJECT_MR, method, (0, 0), *attributes, *out))
+        self.handle = _first_handle(ioctl(context, OBJECT_MR, method, (0, 0), *attributes, *out))
         self.lkey, self.rkey = self.keys[0][0], self.keys[1][0]
 
     @classmethod
@@ -195,7 +196,7 @@ def word(value):
 
 def alloc_dm(context, length, log_alignment=0):
     """Allocates device memory (ibv_alloc_dm) and returns its handle."""
-    return _handle(ioctl(
+    return _first_handle(ioctl(
         context, OBJECT_DM, METHOD_DM_ALLOC, (0, 0), (1, quad(length)), (2, word(log_alignment)),
     ))
 
