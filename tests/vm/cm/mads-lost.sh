@@ -16,6 +16,7 @@ counter() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1")"; }
 
 link_local() { ip -n h1 -6 -o addr show dev "$1" scope link | awk '{ sub("/.*", "", $4); print $4 }'; }
 
+# Adds VLAN 10 to both hosts. Host 2 has the address fe80::bad on it.
 vlans_up() {
 	local host
 	modprobe 8021q
@@ -49,6 +50,7 @@ second_link() {
 		ip -n h1 neigh replace $HOST1_V4 lladdr 02:00:00:00:00:02 dev eth1 nud permanent
 }
 
+# Sends management datagrams from host 1's second device to its first one, until `stop_sender`.
 start_own_mads() {
 	local index target
 	index=$(gid_index rrxeB 10.88.0.1) && target=$(gid_index "$DEV1" $HOST1_V4) || return

@@ -27,6 +27,7 @@ MAD, ATTRIBUTE, BODY = 14 + 20 + 8 + 12 + 8, 16, 24
 
 
 def mapped_gid(address):
+    """Returns the GID of an IPv4 address."""
     return b"\0" * 10 + b"\xff\xff" + raw_address(address)
 
 

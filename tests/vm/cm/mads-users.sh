@@ -15,6 +15,7 @@ HERE=$(dirname "$0")
 readonly HERE GUEST=h3 GUEST_V4=10.99.0.1 GUEST_V6=fd99::1
 readonly COUNT=3000 MANY=12 TOGGLES=20 TOGGLED_MAX=40
 
+# counter DEVICE NAME: prints a hardware counter of the device's port.
 counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
 counter_reaches() { [[ $(counter "$1" "$2") -ge $3 ]]; }
 counter_is_zero() { [[ $(counter "$1" "$2") -eq 0 ]]; }

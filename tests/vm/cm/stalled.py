@@ -3,8 +3,8 @@
 # Runs on: guest
 """Tests that rrxe gives ib_cm few management datagrams while a user stops ib_cm's work queue.
 
-Usage: stalled.py DEVICE GID-INDEX ADDRESS PEER. ADDRESS and PEER are IPv4 addresses of hosts 1 and
-2.
+Usage: stalled.py DEVICE GID-INDEX ADDRESS PEER. ADDRESS and PEER are the IPv4 addresses of host 1
+and host 2.
 
 A thread of the user takes an event of rdma_ucm to memory whose page fault is never served, and
 holds a lock meanwhile. A work item of ib_cm's queue waits for that lock. The machine has one CPU,

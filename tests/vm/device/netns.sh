@@ -19,6 +19,7 @@ link_up() {
 }
 
 devices() { ip netns exec "$1" rdma dev show | sed 's/^[0-9]*: \([^:]*\):.*/\1/' | paste -sd' '; }
+# sees_only NAMESPACE DEVICES: succeeds if these are all RDMA devices that the namespace sees.
 sees_only() {
 	[[ $(devices "$1") == "$2" ]] || {
 		echo "$1 sees \"$(devices "$1")\", not \"$2\""
@@ -26,6 +27,8 @@ sees_only() {
 	}
 }
 ports() { ip netns exec "$1" ss -Hlun 'sport = :4791' | wc -l; }
+# has_port NAMESPACE COUNT: succeeds if the namespace has COUNT sockets on the UDP port 4791. rrxe
+# has one of IPv4 and one of IPv6.
 has_port() { [[ $(ports "$1") == "$2" ]]; }
 mode_is() { rdma system show | grep -q "netns $1"; }
 verbs_find() { ip netns exec "$1" ibv_devices | grep -qw "$2"; }

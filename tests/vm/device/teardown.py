@@ -60,7 +60,7 @@ class Memory:
 
 
 def wait_for_input_end(on_line=lambda: None):
-    """Prints "ready", and returns at the end of the standard input. Calls `on_line` for each line."""
+    """Prints "ready", and reads the standard input to its end. Calls `on_line` for each line."""
     print("ready", flush=True)
     for _line in sys.stdin:
         on_line()

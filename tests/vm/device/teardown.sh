@@ -124,6 +124,8 @@ add_dummy_link() {
 		ip netns exec "h$1" rdma link add "$OTHER" type "$TYPE" netdev eth1
 }
 
+# Ends `spin`, which has one QP. Succeeds if its CQ has at most one completion for each WQE of the
+# send queue and the receive queue, which have 1,023 WQEs each.
 flushed_once() {
 	finish_hostile spin
 	note "$LAST WQEs flushed"
@@ -137,6 +139,8 @@ measure_destroy_qp() {
 		LAST=$(</tmp/out-bound)
 }
 
+# has_no_device_file DEVICE: succeeds once the removal of the device has begun: uverbs has removed
+# its device file.
 has_no_device_file() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
 
 # A thread that waits for its advice to be followed returns when the device ends. The thread of the
@@ -165,6 +169,7 @@ kill_all() {
 	true
 }
 
+# Deletes the namespace of host 1, and waits until its device is gone.
 namespace_ends() {
 	ip netns del h1
 	while [[ -e /sys/class/infiniband/$DEV1 ]]; do sleep 0.01; done

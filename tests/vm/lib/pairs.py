@@ -116,7 +116,7 @@ def in_child(work):
 
 
 def become_nobody():
-    """Makes nobody the user of the process. The process can't undo that."""
+    """Makes "nobody" the user of the process. The process can't undo that."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
