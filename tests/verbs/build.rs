@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Makes Rust declarations of libibverbs with the toolbox's bindgen.
+//! Generates Rust declarations of libibverbs from `verbs.h`, with the bindgen of the toolbox
+//! container.
 
 use std::{env, path::Path, process::Command};
 

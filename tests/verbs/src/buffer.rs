@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that peers write to: mapped pages, looked at only between operations.
+//! Memory that peers write to by RDMA. The programs access it only between operations, by volatile
+//! reads and writes.
 
 use std::{io, ptr};
 
@@ -12,14 +13,14 @@ extern "C" {
 const PROT_READ_WRITE: i32 = 3;
 const MAP_PRIVATE_ANONYMOUS_POPULATE: i32 = 0x2 | 0x20 | 0x8000;
 
-/// Page-aligned, populated, private memory.
+/// Page-aligned, populated, private anonymous memory.
 pub struct Buffer {
     start: *mut u8,
     len: usize,
 }
 
 impl Buffer {
-    /// `len` zero bytes.
+    /// Maps `len` zero bytes.
     pub fn new(len: usize) -> io::Result<Self> {
         // SAFETY: An anonymous mapping at an address of the kernel's choice touches nothing.
         let start = unsafe {
@@ -38,30 +39,30 @@ impl Buffer {
         Ok(Self { start, len })
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its address.
+    /// Virtual address of the first byte.
     pub fn addr(&self) -> u64 {
         self.start as u64
     }
 
-    /// Fills `len` bytes at `offset` with bytes that follow from `seed` and their position.
+    /// Fills `len` bytes at `offset` with the pattern of `seed`.
     pub fn fill(&mut self, offset: usize, len: usize, seed: u64) {
         for i in 0..len {
             self.set(offset + i, pattern(seed, i));
         }
     }
 
-    /// The first position within `len` bytes at `offset` that does not hold what
-    /// [`Self::fill`] puts.
+    /// Returns the first position within the `len` bytes at `offset` whose byte differs from the
+    /// pattern of `seed` ([`Self::fill`]).
     pub fn mismatch(&self, offset: usize, len: usize, seed: u64) -> Option<usize> {
         (0..len).find(|&i| self.get(offset + i) != pattern(seed, i))
     }
@@ -69,7 +70,7 @@ impl Buffer {
     /// The byte at `at`.
     pub fn get(&self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: In bounds of the mapping. Volatile: a peer may have written it.
+        // SAFETY: In bounds of the mapping. Volatile, because a peer may have written the byte.
         unsafe { self.start.add(at).read_volatile() }
     }
 
@@ -97,11 +98,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: The mapping is ours and nobody uses it any more.
+        // SAFETY: The buffer owns the mapping, and its last user is gone.
         unsafe { munmap(self.start, self.len) };
     }
 }
 
+/// Byte `i` of the pattern of `seed`.
 fn pattern(seed: u64, i: usize) -> u8 {
     let mixed = (seed ^ (i as u64 / 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (8 * (i % 8))) as u8

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What providers have in libibverbs' second table: QPs whose work requests are built by
-//! calls (`ibv_qp_ex`), for stock librxe has ATOMIC_WRITE there only; the moderation of CQs,
-//! which it lacks.
+//! Calls of libibverbs' extended operation table (`struct verbs_context`): QPs whose work requests
+//! are built by calls (`ibv_qp_ex`), and the moderation of CQs (`ibv_modify_cq`).
+//!
+//! Stock librxe offers ATOMIC_WRITE by `ibv_qp_ex` only. It lacks `ibv_modify_cq`.
 
 use std::{io, mem::offset_of, rc::Rc};
 
@@ -12,11 +13,11 @@ use crate::{
 };
 
 impl Context {
-    /// The second table.
+    /// The extended operation table of the context.
     fn table(&self) -> io::Result<&verbs_context> {
         let context = self.0;
-        // SAFETY: The context is open; libibverbs marks those that lie in a `verbs_context`
-        // in this way, which lives as long.
+        // SAFETY: The context is open. An `abi_compat` of all ones is libibverbs' mark for a
+        // context that lies in a `verbs_context`, which lives as long as the context.
         unsafe {
             if (*context).abi_compat as usize != usize::MAX {
                 return Err(io::ErrorKind::Unsupported.into());
@@ -27,8 +28,8 @@ impl Context {
 }
 
 impl Cq {
-    /// `ibv_modify_cq`: at most `count` completions are held back, for at most `period`
-    /// microseconds.
+    /// Sets the CQ's moderation (`ibv_modify_cq`): an event may be delayed until there are `count`
+    /// completions, but for at most `period` microseconds.
     pub fn moderate(&self, count: u16, period: u16, mask: u32) -> io::Result<()> {
         let modify = self.context.table()?.modify_cq;
         let modify = modify.ok_or(io::ErrorKind::Unsupported)?;
@@ -45,7 +46,7 @@ impl Cq {
 }
 
 impl Qp {
-    /// A reliably connected QP that takes `operations` (`IBV_QP_EX_WITH_…`) by calls.
+    /// Creates an RC QP of which the `operations` (`IBV_QP_EX_WITH_…`) can be posted by calls.
     pub fn extended(pd: &Rc<Pd>, cq: &Rc<Cq>, depth: Depth, operations: u32) -> io::Result<Self> {
         let mut init = ibv_qp_init_attr_ex {
             send_cq: cq.raw,
@@ -64,11 +65,11 @@ impl Qp {
         Ok(Self::adopt(raw, pd, cq))
     }
 
-    /// Posts a signaled ATOMIC_WRITE of eight bytes to remote address and key. The QP must be
-    /// extended.
+    /// Posts a signaled ATOMIC_WRITE of eight bytes to `remote`: address and R_Key. The QP must
+    /// have been created by [`Self::extended`].
     pub fn atomic_write(&self, id: u64, remote: (u64, u32), bytes: [u8; 8]) -> io::Result<()> {
-        // SAFETY: The QP is extended, so all calls of the table that it asked for are there;
-        // the bytes are copied by the call.
+        // SAFETY: The QP is extended, so the calls for its requested operations exist. The call
+        // copies the bytes.
         let errno = unsafe {
             let qp = ibv_qp_to_qp_ex(self.raw);
             let (Some(start), Some(write), Some(complete)) =

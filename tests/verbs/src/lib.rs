@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A thin layer over libibverbs: what the checker and the benchmark share.
+//! A thin layer over libibverbs, shared by `rrxe-check`, `rrxe-scale` and `rrxe-bench`.
 //!
-//! Objects destroy themselves; each keeps alive what it was made from. Errors are those of the C
-//! library: [`std::io::Error`] with the errno.
+//! An object destroys its verbs object when it is dropped, and holds references to the objects that
+//! it was created from. Errors are those of the C library: [`std::io::Error`] with the errno.
 
 pub mod buffer;
 pub mod extended;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connecting two QPs over any byte stream.
+//! Connection of two QPs: the exchange of their parameters over a byte stream, and the state
+//! transitions.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +10,7 @@ use crate::{
     sys::*,
 };
 
-/// What a QP's peer must know.
+/// The parameters of a QP that its peer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
     pub qpn: u32,
@@ -21,7 +22,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The end of QP `qpn` by IPv4 or IPv6, which sends from `psn` on and offers no memory.
+    /// The endpoint of QP `qpn` with an IPv4 or IPv6 address. The QP sends from `psn` on and offers
+    /// no memory.
     pub fn new(context: &Context, qpn: u32, psn: u32, v6: bool) -> io::Result<Self> {
         let (gid_index, gid) = context.gid(v6)?;
         Ok(Self {
@@ -34,7 +36,7 @@ impl Endpoint {
         })
     }
 
-    /// The end of `qp`, which sends from PSN 0 on and offers the memory of `mr`.
+    /// The endpoint of `qp`, which sends from PSN 0 on and offers the memory of `mr`.
     pub fn offering(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
         Ok(Self {
             rkey: mr.rkey(),
@@ -43,7 +45,7 @@ impl Endpoint {
         })
     }
 
-    /// Sends ours, receives theirs.
+    /// Sends this endpoint over the stream and receives the peer's.
     pub fn exchange(&self, stream: &mut (impl Read + Write)) -> io::Result<Self> {
         let mut raw = [0u8; 37];
         raw[0..4].copy_from_slice(&self.qpn.to_le_bytes());
@@ -67,7 +69,8 @@ impl Endpoint {
     }
 }
 
-/// The timing of a connection.
+/// Path MTU, timers, retry counts and depth of READs and atomics of a connection, in the encoding
+/// of `struct ibv_qp_attr`.
 #[derive(Clone, Copy)]
 pub struct Timing {
     pub mtu: ibv_mtu,
@@ -82,7 +85,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             mtu: IBV_MTU_1024,
-            // 0.5 s: a CPU of an emulated machine may stand still for long.
+            // 0.5 s (4.096 µs · 2^17), because a CPU of an emulated machine may be stopped for a
+            // long time.
             timeout: 17,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -92,7 +96,8 @@ impl Default for Timing {
     }
 }
 
-/// The attributes of RESET → INIT with these remote rights, and their mask.
+/// Returns the attributes of RESET → INIT, with the remote access rights `access`, and their
+/// mask.
 pub(crate) fn init_attr(access: u32) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_INIT,
@@ -104,7 +109,8 @@ pub(crate) fn init_attr(access: u32) -> (ibv_qp_attr, u32) {
     (attr, mask)
 }
 
-/// Those of INIT → RTR, towards `peer`, and the mask of what all connected QPs need.
+/// Returns the attributes of INIT → RTR towards `peer`, and the mask of those that all connected
+/// QP types need.
 pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTR,
@@ -130,7 +136,7 @@ pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ib
     (attr, mask)
 }
 
-/// Those of RTR → RTS, and the mask of what all QPs need.
+/// Returns the attributes of RTR → RTS, and the mask of those that all QP types need.
 pub(crate) fn rts_attr(ours: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTS,
@@ -144,13 +150,13 @@ pub(crate) fn rts_attr(ours: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     (attr, IBV_QP_STATE | IBV_QP_SQ_PSN)
 }
 
-/// RESET → INIT with these remote rights.
+/// Takes a QP from RESET to INIT, with the remote access rights `access`.
 pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
     let (attr, mask) = init_attr(access);
     qp.modify(&attr, mask)
 }
 
-/// INIT → RTR, towards `peer`.
+/// Takes a QP from INIT to RTR, towards `peer`.
 pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
     let (attr, mask) = rtr_attr(ours, peer, timing);
     let reliable = match qp.kind() {
@@ -160,7 +166,7 @@ pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io:
     qp.modify(&attr, mask | reliable)
 }
 
-/// RTR → RTS.
+/// Takes a QP from RTR to RTS.
 pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
     let (attr, mask) = rts_attr(ours, timing);
     let retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
@@ -171,7 +177,7 @@ pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
     qp.modify(&attr, mask | reliable)
 }
 
-/// RESET → INIT → RTR → RTS of a datagram QP.
+/// Takes a UD QP from RESET to RTS.
 pub fn to_datagram(qp: &Qp, qkey: u32) -> io::Result<()> {
     let init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
     let steps = [

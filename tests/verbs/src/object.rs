@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs objects.
+//! Wrappers of the verbs objects: device context, PD, MR, MW, CQ, QP and address handle.
 
 use std::{ffi::CStr, io, mem::ManuallyDrop, ptr, rc::Rc};
 
@@ -9,7 +9,7 @@ use crate::{buffer::Buffer, srq::Srq, sys::*};
 /// Local write, remote write, remote read and remote atomic access.
 pub const ALL_ACCESS: u32 = 1 | 2 | 4 | 8;
 
-/// What a call has made, or why it has made nothing.
+/// Returns the pointer that a call returned, or the errno if it is null.
 pub(crate) fn check_ptr<T>(raw: *mut T) -> io::Result<*mut T> {
     if raw.is_null() {
         return Err(io::Error::last_os_error());
@@ -17,7 +17,7 @@ pub(crate) fn check_ptr<T>(raw: *mut T) -> io::Result<*mut T> {
     Ok(raw)
 }
 
-/// The result of a call that returns an errno, or -1 and sets it.
+/// Converts the result of a call that returns 0, an errno, or -1 with `errno` set.
 pub(crate) fn check(errno: i32) -> io::Result<()> {
     match errno {
         0 => Ok(()),
@@ -38,7 +38,7 @@ extern "C" {
     fn poll(fds: *mut PollFd, count: u64, milliseconds: i32) -> i32;
 }
 
-/// Whether something can be read from the descriptor within so many milliseconds.
+/// Whether the descriptor becomes readable within `milliseconds`.
 fn readable_within(fd: i32, milliseconds: i32) -> bool {
     let mut wait = PollFd {
         fd,
@@ -53,7 +53,7 @@ fn readable_within(fd: i32, milliseconds: i32) -> bool {
 pub struct Context(pub *mut ibv_context);
 
 impl Context {
-    /// Opens the device of this name.
+    /// Opens the device `name`.
     pub fn open(name: &str) -> io::Result<Rc<Self>> {
         let mut count = 0;
         // SAFETY: `count` outlives the call; the list is freed below and not used afterwards.
@@ -71,7 +71,7 @@ impl Context {
         }
     }
 
-    /// The most entries that a CQ may have.
+    /// Maximum number of entries of a CQ, as `ibv_query_device` reports it.
     pub fn max_cqe(&self) -> io::Result<i32> {
         let mut attr = ibv_device_attr::default();
         // SAFETY: The context is open, and `attr` outlives the call.
@@ -79,7 +79,8 @@ impl Context {
         Ok(attr.max_cqe)
     }
 
-    /// The first RoCE v2 GID of the wanted family, and its index.
+    /// Returns the index and the value of the first GID that is not link-local and is of the wanted
+    /// IP version. The GID's RoCE version is not checked.
     pub fn gid(&self, v6: bool) -> io::Result<(u8, [u8; 16])> {
         for index in 0..64 {
             let mut gid = ibv_gid::default();
@@ -98,7 +99,7 @@ impl Context {
         Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// The MTU of the port at present.
+    /// The active MTU of port 1.
     pub fn active_mtu(&self) -> io::Result<ibv_mtu> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: `attr` outlives the call.
@@ -106,7 +107,8 @@ impl Context {
         Ok(attr.active_mtu)
     }
 
-    /// The next asynchronous event's type, if one comes in time.
+    /// Returns the type of the next asynchronous event, or `None` if there is none within
+    /// `milliseconds`.
     pub fn async_event_within(&self, milliseconds: i32) -> io::Result<Option<ibv_event_type>> {
         // SAFETY: The context is open.
         match readable_within(unsafe { (*self.0).async_fd }, milliseconds) {
@@ -115,7 +117,7 @@ impl Context {
         }
     }
 
-    /// The next asynchronous event's type. Blocks.
+    /// Blocks until the next asynchronous event, acknowledges it and returns its type.
     pub fn async_event(&self) -> io::Result<ibv_event_type> {
         let mut event = ibv_async_event::default();
         // SAFETY: `event` outlives the calls; it is acknowledged once.
@@ -129,7 +131,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: Opened once, closed once; all objects of it keep it alive.
+        // SAFETY: Opened once, closed once. All objects created in the context hold a reference.
         unsafe { ibv_close_device(self.0) };
     }
 }
@@ -141,7 +143,7 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// Allocates one.
+    /// Allocates a protection domain.
     pub fn new(context: &Rc<Context>) -> io::Result<Rc<Self>> {
         // SAFETY: The context is open.
         let raw = check_ptr(unsafe { ibv_alloc_pd(context.0) })?;
@@ -154,12 +156,12 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: Allocated once, freed once, after everything made from it.
+        // SAFETY: Allocated once, freed once, after all objects created in it.
         unsafe { ibv_dealloc_pd(self.raw) };
     }
 }
 
-/// A registered buffer.
+/// A memory region and its buffer.
 pub struct Mr {
     pub raw: *mut ibv_mr,
     pub buffer: Buffer,
@@ -167,7 +169,7 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Registers `len` fresh bytes.
+    /// Allocates a buffer of `len` zero bytes and registers it.
     pub fn new(pd: &Rc<Pd>, len: usize, access: u32) -> io::Result<Self> {
         let buffer = Buffer::new(len)?;
         // SAFETY: The buffer lives as long as the region.
@@ -181,13 +183,15 @@ impl Mr {
         })
     }
 
-    /// Deregisters it; on error it stays.
+    /// Deregisters the region and returns its buffer. On error the region stays registered and is
+    /// returned with the error.
     pub fn deregister(self) -> Result<Buffer, (Self, io::Error)> {
         // SAFETY: Registered once; deregistered here or, if that fails, when dropped.
         match check(unsafe { ibv_dereg_mr(self.raw) }) {
             Ok(()) => {
                 let region = ManuallyDrop::new(self);
-                // SAFETY: Both fields are taken once, for the region itself is never dropped.
+                // SAFETY: Both fields are moved out once, because the region itself is never
+                // dropped.
                 unsafe {
                     drop(ptr::read(&region._pd));
                     Ok(ptr::read(&region.buffer))
@@ -197,19 +201,19 @@ impl Mr {
         }
     }
 
-    /// The local key.
+    /// The region's local key.
     pub fn lkey(&self) -> u32 {
         // SAFETY: The region is registered.
         unsafe { (*self.raw).lkey }
     }
 
-    /// The remote key.
+    /// The region's remote key.
     pub fn rkey(&self) -> u32 {
         // SAFETY: The region is registered.
         unsafe { (*self.raw).rkey }
     }
 
-    /// An SGE for part of it.
+    /// An SGE of the `length` bytes at `offset` of the region.
     pub fn sge(&self, offset: usize, length: usize) -> ibv_sge {
         ibv_sge {
             addr: self.buffer.addr() + offset as u64,
@@ -233,7 +237,7 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// Allocates one of type `kind`.
+    /// Allocates a window of type `kind`.
     pub fn new(pd: &Rc<Pd>, kind: ibv_mw_type) -> io::Result<Self> {
         // SAFETY: The operation table is that of the open context.
         let raw = check_ptr(unsafe {
@@ -246,13 +250,14 @@ impl Mw {
         })
     }
 
-    /// The key, as the library knows it.
+    /// The window's R_Key in the library's structure.
     pub fn rkey(&self) -> u32 {
         // SAFETY: The window is alive.
         unsafe { (*self.raw).rkey }
     }
 
-    /// Tells the library of the key that a work request has given the window.
+    /// Stores the R_Key that a BIND_MW work request has given the window in the library's
+    /// structure. The library does so itself only in `ibv_bind_mw`.
     pub fn set_rkey(&self, rkey: u32) {
         // SAFETY: As above.
         unsafe { (*self.raw).rkey = rkey };
@@ -269,7 +274,7 @@ impl Drop for Mw {
     }
 }
 
-/// A completion queue with its event channel.
+/// A completion queue, with or without an event channel of its own.
 pub struct Cq {
     pub raw: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
@@ -277,7 +282,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// A queue of at least `entries`.
+    /// Creates a CQ of at least `entries` entries with an event channel.
     pub fn new(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
         // SAFETY: The context is open; the channel outlives the queue.
         unsafe {
@@ -297,7 +302,7 @@ impl Cq {
         }
     }
 
-    /// One of which nobody is told: for polling only.
+    /// Creates a CQ without an event channel, for polling only.
     pub fn silent(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
         let (cookie, channel) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: The context is open.
@@ -309,19 +314,19 @@ impl Cq {
         }))
     }
 
-    /// Room for at least `entries`.
+    /// Resizes the CQ to at least `entries` entries.
     pub fn resize(&self, entries: i32) -> io::Result<()> {
         // SAFETY: The queue is alive.
         check(unsafe { ibv_resize_cq(self.raw, entries) })
     }
 
-    /// For how many entries there is room.
+    /// Number of entries of the CQ.
     pub fn entries(&self) -> i32 {
         // SAFETY: The queue is alive.
         unsafe { (*self.raw).cqe }
     }
 
-    /// Takes what is there, at most `wcs.len()`.
+    /// Polls at most `wcs.len()` completions and returns their number.
     pub fn poll(&self, wcs: &mut [ibv_wc]) -> usize {
         // SAFETY: The operation table is that of the open context; the slice bounds the entries.
         let polled = unsafe {
@@ -331,7 +336,7 @@ impl Cq {
         usize::try_from(polled).expect("polling a CQ can't fail")
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests a completion event for the next completion, or the next solicited one.
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
         // SAFETY: As for `poll`.
         check(unsafe {
@@ -343,7 +348,7 @@ impl Cq {
         })
     }
 
-    /// Blocks for an event.
+    /// Blocks until a completion event and acknowledges it.
     pub fn wait(&self) -> io::Result<()> {
         let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: The out pointers outlive the call; each event is acknowledged once.
@@ -354,14 +359,14 @@ impl Cq {
         Ok(())
     }
 
-    /// Whether there is an event, or comes one within so many milliseconds. It stays for
-    /// [`Self::wait`].
+    /// Whether a completion event is pending or comes within `milliseconds`. The event stays
+    /// pending for [`Self::wait`].
     pub fn event_within(&self, milliseconds: i32) -> bool {
         // SAFETY: The channel is alive.
         readable_within(unsafe { (*self.channel).fd }, milliseconds)
     }
 
-    /// Takes at least one completion, sleeping on events.
+    /// Polls at least one completion. While there is none, arms the CQ and sleeps until the event.
     pub fn poll_or_wait(&self, wcs: &mut [ibv_wc]) -> io::Result<usize> {
         loop {
             let polled = self.poll(wcs);
@@ -380,7 +385,7 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: Made once, destroyed once, after the QPs that use it.
+        // SAFETY: Created once, destroyed once, after the QPs that use it.
         unsafe {
             ibv_destroy_cq(self.raw);
             if !self.channel.is_null() {
@@ -398,7 +403,7 @@ pub struct Qp {
     srq: Option<Rc<Srq>>,
 }
 
-/// What a QP can hold.
+/// Capacities of a QP: work requests, SGEs of a work request, bytes of inline data.
 #[derive(Clone, Copy)]
 pub struct Depth {
     pub send: u32,
@@ -431,12 +436,12 @@ impl Default for Depth {
 }
 
 impl Qp {
-    /// A reliably connected QP whose two queues complete to `cq`.
+    /// Creates an RC QP whose send and receive queues both complete to `cq`.
     pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, depth: Depth) -> io::Result<Self> {
         Self::make(IBV_QPT_RC, pd, cq, None, depth)
     }
 
-    /// The same of any transport.
+    /// Creates a QP of type `qp_type` whose queues both complete to `cq`.
     pub fn of_type(
         qp_type: ibv_qp_type,
         pd: &Rc<Pd>,
@@ -446,7 +451,7 @@ impl Qp {
         Self::make(qp_type, pd, cq, None, depth)
     }
 
-    /// A reliably connected one with receives from `srq`.
+    /// Creates an RC QP that takes its receives from `srq`.
     pub fn sharing(pd: &Rc<Pd>, cq: &Rc<Cq>, srq: &Rc<Srq>, depth: Depth) -> io::Result<Self> {
         Self::make(IBV_QPT_RC, pd, cq, Some(srq), depth)
     }
@@ -473,7 +478,7 @@ impl Qp {
         Ok(qp)
     }
 
-    /// One that was made otherwise.
+    /// Wraps a QP that another call created.
     pub(crate) fn adopt(raw: *mut ibv_qp, pd: &Rc<Pd>, cq: &Rc<Cq>) -> Self {
         Self {
             raw,
@@ -483,13 +488,13 @@ impl Qp {
         }
     }
 
-    /// Its number.
+    /// The QP number.
     pub fn number(&self) -> u32 {
         // SAFETY: The QP is alive.
         unsafe { (*self.raw).qp_num }
     }
 
-    /// Its transport.
+    /// The QP type.
     pub fn kind(&self) -> ibv_qp_type {
         // SAFETY: The QP is alive.
         unsafe { (*self.raw).qp_type }
@@ -534,7 +539,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: Made once, destroyed once.
+        // SAFETY: Created once, destroyed once.
         unsafe { ibv_destroy_qp(self.raw) };
     }
 }
@@ -546,7 +551,7 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// One for packets from the own address `sgid_index` to `dgid`.
+    /// Creates an address handle for packets from the local GID `sgid_index` to `dgid`.
     pub fn new(pd: &Rc<Pd>, sgid_index: u8, dgid: [u8; 16]) -> io::Result<Self> {
         let mut attr = ibv_ah_attr {
             is_global: 1,
@@ -567,10 +572,11 @@ impl Ah {
         })
     }
 
-    /// One for answers to a datagram, which `grh` points to.
+    /// Creates an address handle for the sender of a received datagram, from its completion and
+    /// its GRH (`ibv_create_ah_from_wc`).
     pub fn answering(pd: &Rc<Pd>, wc: &ibv_wc, grh: &[u8; 40]) -> io::Result<Self> {
         let (mut wc, mut grh) = (*wc, *grh);
-        // SAFETY: Both outlive the call; the header is of the size that the call reads.
+        // SAFETY: Both outlive the call. The call reads 40 bytes of the header.
         let raw = unsafe { ibv_create_ah_from_wc(pd.raw, &mut wc, grh.as_mut_ptr().cast(), 1) };
         Ok(Self {
             raw: check_ptr(raw)?,
@@ -581,12 +587,12 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
-        // SAFETY: Made once, destroyed once.
+        // SAFETY: Created once, destroyed once.
         unsafe { ibv_destroy_ah(self.raw) };
     }
 }
 
-/// A receive work request for these SGEs.
+/// A receive work request with the SGEs `sges`.
 pub(crate) fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
     ibv_recv_wr {
         wr_id,

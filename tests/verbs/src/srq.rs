@@ -12,13 +12,13 @@ use crate::{
 /// A shared receive queue.
 pub struct Srq {
     pub raw: *mut ibv_srq,
-    /// What was granted.
+    /// The granted attributes.
     pub attr: ibv_srq_attr,
     pd: Rc<Pd>,
 }
 
 impl Srq {
-    /// A queue of at least `max_wr` WQEs of at least `max_sge` SGEs.
+    /// Creates an SRQ of at least `max_wr` WQEs of at least `max_sge` SGEs.
     pub fn new(pd: &Rc<Pd>, max_wr: u32, max_sge: u32) -> io::Result<Rc<Self>> {
         let mut init = ibv_srq_init_attr {
             attr: ibv_srq_attr {
@@ -51,7 +51,7 @@ impl Srq {
         })
     }
 
-    /// Sets the capacity.
+    /// Sets the number of WQEs.
     pub fn resize(&self, max_wr: u32) -> io::Result<()> {
         self.modify(max_wr, 0, IBV_SRQ_MAX_WR)
     }
@@ -80,16 +80,16 @@ impl Srq {
         Ok(attr)
     }
 
-    /// Tries to destroy it, which must fail.
+    /// Tries to destroy the SRQ. The call must fail, because the SRQ is still in use.
     pub fn destroy(&self) -> io::Result<()> {
-        // SAFETY: If it succeeds after all, the caller ends.
+        // SAFETY: If the call succeeds nevertheless, the caller fails and ends.
         check(unsafe { ibv_destroy_srq(self.raw) })
     }
 }
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: Made once, destroyed once, after the QPs that use it.
+        // SAFETY: Created once, destroyed once, after the QPs that use it.
         unsafe { ibv_destroy_srq(self.raw) };
     }
 }

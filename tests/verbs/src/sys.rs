@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! libibverbs as bindgen sees it.
+//! The declarations of libibverbs that bindgen generates (`build.rs`).
 
 #![allow(
     missing_docs,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Extended reliable connections by the kernel's own interface: stock librxe has none, so
-//! commands are written to the device, and WQEs into its rings, as a library would.
+//! Extended reliable connections (XRC) through the kernel's uverbs interface.
+//!
+//! Stock librxe has no XRC. So this module writes the uverbs commands to the device's file and the
+//! WQEs to the mapped rings, as a provider library would.
 
 use std::{io, mem, ptr, rc::Rc};
 
@@ -21,7 +23,7 @@ extern "C" {
 const PROT_READ_WRITE: i32 = 3;
 const MAP_SHARED: i32 = 1;
 
-/// Commands of `ib_user_verbs.h`.
+/// Numbers of write commands (`enum ib_uverbs_write_cmds`, `ib_user_verbs.h`).
 const CREATE_QP: u32 = 24;
 const MODIFY_QP: u32 = 26;
 const DESTROY_QP: u32 = 27;
@@ -34,7 +36,7 @@ const CREATE_XSRQ: u32 = 39;
 const RDMA_VERBS_IOCTL: usize = 0xc018_1b01;
 const RDMA_DRIVER_RXE: u32 = 14;
 const OBJECT_QP: u16 = 4;
-/// Attributes of the creation of a QP (`ib_user_ioctl_cmds.h`).
+/// Attributes of the ioctl that creates a QP (`ib_user_ioctl_cmds.h`).
 const HANDLE: u16 = 0;
 const XRCD_HANDLE: u16 = 1;
 const SRQ_HANDLE: u16 = 3;
@@ -48,7 +50,7 @@ const QPT_XRC_INI: u8 = 9;
 const QPT_XRC_TGT: u8 = 10;
 const SRQT_XRC: u32 = 1;
 
-/// Carries out a command whose answer is the place `R`.
+/// Executes a write command with the body `body` and returns its response.
 fn command<C, R: Default>(context: &Context, number: u32, body: C) -> io::Result<R> {
     #[repr(C)]
     struct Command<C> {
@@ -71,10 +73,10 @@ fn command<C, R: Default>(context: &Context, number: u32, body: C) -> io::Result
     Ok(response)
 }
 
-/// Writes a command to the device.
+/// Writes a command to the device's file.
 fn submit<C>(context: &Context, command: &C) -> io::Result<()> {
     let bytes = mem::size_of::<C>();
-    // SAFETY: The command, and where it says that its answer goes, outlive the call.
+    // SAFETY: The command and the response that it points to outlive the call.
     let written = unsafe { write((*context.0).cmd_fd, (&raw const *command).cast(), bytes) };
     if written < 0 {
         return Err(io::Error::last_os_error());
@@ -93,7 +95,8 @@ struct Attribute {
 }
 
 impl Attribute {
-    /// A handle, or a value of up to 8 bytes, or the address of more.
+    /// An attribute whose `value` is a handle, a value of up to 8 bytes, or the address of a longer
+    /// one.
     fn new(number: u16, len: usize, value: u64) -> Self {
         Self {
             number,
@@ -105,7 +108,7 @@ impl Attribute {
     }
 }
 
-/// Creates a QP by ioctl. Returns its handle.
+/// Creates a QP by ioctl and returns its handle.
 fn create_by_ioctl<const N: usize>(
     context: &Context,
     attributes: [Attribute; N],
@@ -129,12 +132,12 @@ fn create_by_ioctl<const N: usize>(
         driver: [RDMA_DRIVER_RXE, 0],
         attributes,
     };
-    // SAFETY: The call, and where it says that its answers go, outlive the system call.
+    // SAFETY: The call and the values that its attributes point to outlive the system call.
     check(unsafe { ioctl((*context.0).cmd_fd, RDMA_VERBS_IOCTL, &raw mut call) })?;
     Ok(call.attributes[0].value as u32)
 }
 
-/// `struct mminfo`.
+/// The offset and size by which a ring is mapped (`struct mminfo`, `rdma_user_rxe.h`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Place {
@@ -143,7 +146,7 @@ struct Place {
     pad: u32,
 }
 
-/// A mapped ring that this process fills (`rdma_user_rxe.h`).
+/// A mapped ring of which this process is the producer (`struct rxe_queue_buf`, `rdma_user_rxe.h`).
 struct Ring {
     start: *mut u8,
     len: usize,
@@ -155,7 +158,7 @@ impl Ring {
 
     fn map(context: &Context, place: Place) -> io::Result<Self> {
         let len = place.size as usize;
-        // SAFETY: A fresh mapping of what the device has announced.
+        // SAFETY: A new mapping, of the offset and size in the kernel's response.
         let start = unsafe {
             let fd = (*context.0).cmd_fd;
             mmap(
@@ -180,7 +183,7 @@ impl Ring {
     }
 
     fn get(&self, at: usize) -> u32 {
-        // SAFETY: `word` has checked.
+        // SAFETY: `word` has checked the bounds.
         unsafe { self.word(at).read_volatile() }
     }
 
@@ -189,7 +192,8 @@ impl Ring {
         unsafe { self.word(at).write_volatile(word) };
     }
 
-    /// Fills the next element with words at their offsets, and publishes it.
+    /// Writes `words`, pairs of an offset and a value, to the next element and advances the
+    /// producer index.
     fn push(&self, words: &[(usize, u32)]) {
         let slot = self.get(Self::PRODUCER);
         let element = Self::ELEMENTS + ((slot as usize) << self.get(0));
@@ -208,12 +212,12 @@ impl Drop for Ring {
     }
 }
 
-/// Both halves of a 64-bit field.
+/// The two words of a 64-bit field at offset `at`.
 fn long(at: usize, value: u64) -> [(usize, u32); 2] {
     [(at, value as u32), (at + 4, (value >> 32) as u32)]
 }
 
-/// The words of one SGE.
+/// The words of an SGE at offset `at` of an element.
 fn sge_words(at: usize, sge: &ibv_sge) -> Vec<(usize, u32)> {
     let mut words = long(at, sge.addr).to_vec();
     words.extend([(at + 8, sge.length), (at + 12, sge.lkey)]);
@@ -227,9 +231,9 @@ pub struct Xrcd {
 }
 
 impl Xrcd {
-    /// A domain of this process only.
+    /// Opens an XRC domain that only this process uses.
     pub fn new(context: &Rc<Context>) -> io::Result<Rc<Self>> {
-        // No file names it.
+        // A file descriptor of -1: no file names the domain.
         let body = [u32::MAX, 0];
         let [handle]: [u32; 1] = command(context, OPEN_XRCD, body)?;
         Ok(Rc::new(Self {
@@ -238,7 +242,7 @@ impl Xrcd {
         }))
     }
 
-    /// Closes it.
+    /// Closes the domain.
     pub fn close(&self) -> io::Result<()> {
         let words = (mem::size_of::<[u32; 3]>() / 4) as u32;
         submit(&self.context, &[CLOSE_XRCD, words, self.handle])
@@ -247,7 +251,7 @@ impl Xrcd {
 
 impl Drop for Xrcd {
     fn drop(&mut self) {
-        // What is left goes with the context.
+        // If this fails, the kernel closes the domain with the context.
         let _ = self.close();
     }
 }
@@ -255,18 +259,18 @@ impl Drop for Xrcd {
 /// A shared receive queue of an XRC domain.
 pub struct XrcSrq {
     handle: u32,
-    /// What requests name it by.
+    /// SRQ number, by which requests (XRCETH) name the queue.
     pub number: u32,
     ring: Ring,
     pub pd: Rc<Pd>,
     pub cq: Rc<Cq>,
     xrcd: Rc<Xrcd>,
-    /// What the library counts events on.
+    /// The library's structure of the SRQ. The library counts events in it.
     _srq: Box<ibv_srq>,
 }
 
 impl XrcSrq {
-    /// A queue of at least `max_wr` WQEs of one SGE.
+    /// Creates an SRQ of at least `max_wr` WQEs of one SGE.
     pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>, xrcd: &Rc<Xrcd>, max_wr: u32) -> io::Result<Self> {
         #[repr(C)]
         struct Create {
@@ -304,12 +308,12 @@ impl XrcSrq {
         })
     }
 
-    /// Leaves a producer index in the ring that is none.
+    /// Writes a producer index that is out of range to the ring.
     pub fn damage(&self) {
         self.ring.set(Ring::PRODUCER, u32::MAX);
     }
 
-    /// Posts a receive.
+    /// Posts a receive work request.
     pub fn post_recv(&self, wr_id: u64, sge: &ibv_sge) {
         let mut words = long(0, wr_id).to_vec();
         words.extend([(16, sge.length), (20, sge.length), (28, 1)]);
@@ -324,7 +328,8 @@ impl Drop for XrcSrq {
     }
 }
 
-/// A QP that the library knows by its handle only: enough for `ibv_modify_qp` and for events.
+/// A QP of which the library has a bare `struct ibv_qp` with the context and the handle. That
+/// suffices for `ibv_modify_qp` and for events.
 struct Bare {
     qp: Box<ibv_qp>,
     context: Rc<Context>,
@@ -371,7 +376,7 @@ impl Bare {
     }
 
     fn modify(&mut self, mut attr: ibv_qp_attr, mask: u32) -> io::Result<()> {
-        // SAFETY: Both outlive the call, which looks at the context and the handle.
+        // SAFETY: Both outlive the call, which reads only the QP's context and handle.
         check(unsafe { ibv_modify_qp(&mut *self.qp, &mut attr, mask as i32) })
     }
 
@@ -403,7 +408,7 @@ impl Drop for Bare {
     }
 }
 
-/// The sending end of a connection.
+/// The initiator of an XRC connection: a send queue (`IB_QPT_XRC_INI`).
 pub struct Initiator {
     bare: Bare,
     ring: Ring,
@@ -411,20 +416,20 @@ pub struct Initiator {
     pub pd: Rc<Pd>,
 }
 
-/// What an initiator sends.
+/// A request of an initiator.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub wr_id: u64,
     pub opcode: ibv_wr_opcode,
     pub imm: u32,
-    /// The peer's queue.
+    /// Number of the peer's SRQ.
     pub srqn: u32,
     pub remote: u64,
     pub rkey: u32,
 }
 
 impl Initiator {
-    /// One that completes to `cq`.
+    /// Creates an initiator that completes to `cq`.
     pub fn new(pd: &Rc<Pd>, cq: &Rc<Cq>) -> io::Result<Self> {
         // SAFETY: Both are alive.
         let (pd_handle, cq_handle) = unsafe { ((*pd.raw).handle, (*cq.raw).handle) };
@@ -438,12 +443,12 @@ impl Initiator {
         })
     }
 
-    /// Its number.
+    /// The QP number.
     pub fn number(&self) -> u32 {
         self.bare.qp.qp_num
     }
 
-    /// RESET → RTS.
+    /// Takes the initiator from RESET to RTS.
     pub fn connect(&mut self, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
         self.bare.init(0)?;
         self.bare.rtr(ours, peer, timing, 0)?;
@@ -451,7 +456,7 @@ impl Initiator {
         self.bare.rts(ours, timing, more)
     }
 
-    /// Posts a signaled request, and says so.
+    /// Posts a signaled request and rings the doorbell (`POST_SEND` without work requests).
     pub fn post(&self, request: &Request, sge: &ibv_sge) -> io::Result<()> {
         let mut words = long(0, request.wr_id).to_vec();
         words.extend([
@@ -471,14 +476,14 @@ impl Initiator {
     }
 }
 
-/// The receiving end of a connection.
+/// The target of an XRC connection: a responder without queues of its own (`IB_QPT_XRC_TGT`).
 pub struct Target {
     bare: Bare,
     _xrcd: Rc<Xrcd>,
 }
 
 impl Target {
-    /// One that serves the queues of `xrcd`.
+    /// Creates a target that serves the SRQs of `xrcd`.
     pub fn new(xrcd: &Rc<Xrcd>) -> io::Result<Self> {
         let handles = [xrcd.handle, 0, 0, 0];
         let (bare, _) = Bare::new(&xrcd.context, QPT_XRC_TGT, handles, [0; 5])?;
@@ -488,7 +493,8 @@ impl Target {
         })
     }
 
-    /// One that is made with `srq`, by the ioctl: the command takes none.
+    /// Creates a target with `srq` as its SRQ, by ioctl, because the write command ignores the SRQ
+    /// of a target.
     pub fn with_queue(xrcd: &Rc<Xrcd>, srq: &XrcSrq) -> io::Result<Self> {
         let context = xrcd.context.clone();
         let mut qp = Box::<ibv_qp>::default();
@@ -513,12 +519,12 @@ impl Target {
         })
     }
 
-    /// Its number.
+    /// The QP number.
     pub fn number(&self) -> u32 {
         self.bare.qp.qp_num
     }
 
-    /// RESET → RTS.
+    /// Takes the target from RESET to RTS.
     pub fn connect(
         &mut self,
         access: u32,
@@ -532,13 +538,14 @@ impl Target {
         self.bare.rts(ours, timing, 0)
     }
 
-    /// Back to RESET.
+    /// Takes the target back to RESET.
     pub fn reset(&mut self) -> io::Result<()> {
-        // Not by ibv_modify_qp: for RESET the library looks at what it has behind its own `ibv_qp`.
+        // Not by ibv_modify_qp(): for RESET the provider reads its own structure behind `ibv_qp`,
+        // which this QP lacks.
         const WORDS: usize = 30;
         let mut words = [0; WORDS];
         (words[0], words[1]) = (MODIFY_QP, WORDS as u32);
-        // Behind two paths. The state is zero.
+        // The fields behind the two paths. The state field stays zero, which is RESET.
         (words[18], words[19]) = (self.bare.qp.handle, IBV_QP_STATE);
         submit(&self.bare.context, &words)?;
         self.bare.qp.state = IBV_QPS_RESET;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A busy program: each of its laps posts a receive, arms the CQ, posts a SEND and polls for
-//! both completions.
+//! The mode `busy`: an application that posts, arms and polls without a pause. Each iteration posts
+//! a receive, arms the CQ, posts a SEND and polls for both completions.
 
 use std::{
     hint,
@@ -17,15 +17,16 @@ use crate::{
     Fallible,
 };
 
-/// How long an event may take, in milliseconds.
+/// Longest wait for the expected event, in milliseconds.
 const PATIENCE: i32 = 10_000;
 
-/// Set once the standard input has ended.
+/// Whether the standard input has ended.
 static ENOUGH: AtomicBool = AtomicBool::new(false);
 
-/// Runs laps until the standard input ends. The CQ is armed for solicited messages; the very
-/// last is one, and only that must bring an event. Says "attached" when all is set up, as
-/// `hold-group` of `rrxe-check` does.
+/// Runs iterations until the standard input ends. The CQ is armed for solicited completions. Only
+/// the last message is solicited, so only that one may cause an event. Prints "attached" after the
+/// set-up, as `rrxe-check hold-group` does, because the function `hold` of guest.sh waits for that
+/// word.
 pub fn run(device: &str) -> Fallible<()> {
     let mut own = Own::connect(device, 16, 16)?;
     thread::spawn(|| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the calls of a running program take, each by itself.
+//! The mode `calls`: the duration of each verbs call of an application, by itself.
 
 use std::{
     io, thread,
@@ -15,12 +15,12 @@ use crate::{
     Fallible,
 };
 
-/// Calls timed together.
+/// Number of calls that are timed together.
 const BURST: u32 = 32;
-/// Bursts of each call.
+/// Number of bursts of each call.
 const ROUNDS: u32 = 64;
 
-/// What one of a burst of calls takes.
+/// Makes a burst of calls and returns the mean duration of one.
 fn time(mut call: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
     let start = Instant::now();
     (0..BURST).try_for_each(|_| call())?;
@@ -31,21 +31,21 @@ fn write(own: &Own) -> io::Result<()> {
     own.send(IBV_WR_RDMA_WRITE, 0)
 }
 
-/// Writes as many as are timed together, and lets others run until they are done. The kernel
-/// sees a busy program.
+/// Posts a burst of WRITEs and yields the CPU until they have completed. So the kernel regards the
+/// process as busy and polls its doorbells.
 fn stay_busy(own: &Own) -> io::Result<()> {
     (0..BURST).try_for_each(|_| write(own))?;
     (0..BURST).try_for_each(|_| own.await_one(thread::yield_now))
 }
 
-/// Prints what each call takes, a line of JSON each.
+/// Measures each call and prints the results, a line of JSON each.
 pub fn measure(device: &str) -> Fallible<()> {
     let own = Own::connect(device, 2 * BURST, BURST * (ROUNDS + 1))?;
     let [mut posts, mut receives, mut arms, mut polls, mut in_vain] = [const { Vec::new() }; 5];
     for _ in 0..ROUNDS {
         stay_busy(&own)?;
         posts.push(time(|| write(&own))?);
-        // Long enough for all to complete.
+        // Long enough for all WRITEs to complete.
         thread::sleep(Duration::from_millis(2));
         polls.push(time(|| own.take())?);
         in_vain.push(time(|| match own.take() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What all loads have in common: phases, the clock, the result.
+//! Parts that all loads share: the patterns, the control stream, the server process, the
+//! measurement and its report.
 
 use std::{
     fs,
@@ -11,19 +12,19 @@ use std::{
 
 use crate::Fallible;
 
-/// How messages follow one another.
+/// The order of messages in time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// As many in flight as the depth allows.
+    /// As many messages are in flight as the depth allows.
     Stream,
-    /// Each waits for the one before to be answered.
+    /// A message is sent after the previous one was answered. The client sleeps meanwhile.
     Roundtrip,
-    /// Each waits, awake, for the one before to complete.
+    /// A message is sent after the previous one has completed. The client polls meanwhile.
     Spin,
 }
 
 impl Pattern {
-    /// By its name on the command line.
+    /// Returns the pattern of this name on the command line.
     pub fn parse(word: &str) -> Fallible<Self> {
         match word {
             "stream" => Ok(Self::Stream),
@@ -33,7 +34,7 @@ impl Pattern {
         }
     }
 
-    /// Its name on the command line.
+    /// The pattern's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stream => "stream",
@@ -43,7 +44,8 @@ impl Pattern {
     }
 }
 
-/// The byte stream between the two ends, for everything but the load.
+/// The byte stream between client and server over which they exchange parameters and synchronize:
+/// the standard streams of the server.
 pub struct Control<R, W>(pub R, pub W);
 
 impl<R: Read, W: Write> Read for Control<R, W> {
@@ -63,13 +65,13 @@ impl<R: Read, W: Write> Write for Control<R, W> {
 }
 
 impl<R: Read, W: Write> Control<R, W> {
-    /// Tells the other end a number.
+    /// Sends a number to the other end.
     pub fn tell(&mut self, number: u64) -> io::Result<()> {
         self.1.write_all(&number.to_le_bytes())?;
         self.1.flush()
     }
 
-    /// Hears a number.
+    /// Receives a number from the other end.
     pub fn hear(&mut self) -> io::Result<u64> {
         let mut raw = [0; 8];
         self.0.read_exact(&mut raw)?;
@@ -77,10 +79,10 @@ impl<R: Read, W: Write> Control<R, W> {
     }
 }
 
-/// A server as a child process, which ends when the control stream does.
+/// A server as a child process. It ends when the control stream is closed.
 pub struct Server {
     child: Child,
-    /// Its ends of the control stream.
+    /// The client's end of the control stream.
     pub control: Option<Control<ChildStdout, ChildStdin>>,
 }
 
@@ -100,7 +102,7 @@ impl Server {
         })
     }
 
-    /// Ends it and takes its verdict.
+    /// Closes the control stream and checks the server's exit status.
     pub fn finish(mut self) -> Fallible<()> {
         drop(self.control.take());
         if self.child.wait()?.success() {
@@ -119,7 +121,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins now.
+    /// Starts the measurement.
     pub fn start() -> Fallible<Self> {
         Ok(Self {
             idle: idle_seconds()?,
@@ -128,7 +130,9 @@ impl Watch {
         })
     }
 
-    /// Prints the case and what one message took, as a line of JSON.
+    /// Prints the case and its results as a line of JSON: time, context switches and idle share.
+    /// The time and the context switches are means per message. The idle time is that of all CPUs,
+    /// in relation to the elapsed time.
     pub fn report(&self, op: &str, pattern: Pattern, size: usize, count: u64) -> Fallible<()> {
         let elapsed = self.start.elapsed().as_nanos() as f64;
         let switches = context_switches()? - self.switches;
@@ -144,8 +148,8 @@ impl Watch {
     }
 }
 
-/// Prints a case, or a call of verbs, whose times were taken one by one, with the median and
-/// the mean, as a line of JSON.
+/// Prints a case or a verbs call as a line of JSON, with the median and the mean of times that were
+/// measured one by one.
 pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
     times.sort_unstable();
     let median = times
@@ -159,7 +163,7 @@ pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration
     );
 }
 
-/// How long the CPUs have been idle since boot.
+/// The sum of the idle times of all CPUs since boot, in seconds.
 fn idle_seconds() -> Fallible<f64> {
     let uptime = fs::read_to_string("/proc/uptime")?;
     let idle = uptime
@@ -169,7 +173,7 @@ fn idle_seconds() -> Fallible<f64> {
     Ok(idle.parse()?)
 }
 
-/// How often the CPUs have gone from one thread to another since boot.
+/// The number of context switches of all CPUs since boot.
 fn context_switches() -> Fallible<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let switches = stat.lines().find_map(|line| line.strip_prefix("ctxt "));

@@ -1,20 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The load of `make bench`: one case a call, both ends, one line of JSON.
+//! The load of `make bench`. A call of the program runs one case, with both ends, and prints the
+//! result as a line of JSON. `calls` prints a line for each verbs call.
 //!
 //! ```text
-//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read stream|roundtrip|spin SIZE
-//! COUNT DEPTH EVERY rrxe-bench calls DEVICE rrxe-bench busy DEVICE rrxe-bench tcp
-//! SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
+//! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read PATTERN SIZE COUNT DEPTH EVERY
+//! rrxe-bench calls DEVICE
+//! rrxe-bench busy DEVICE
+//! rrxe-bench tcp SERVER_ADDRESS stream|roundtrip SIZE COUNT SERVER_COMMAND...
 //! ```
 //!
-//! The client runs here, the server in a child process; both sleep on events, as programs do,
-//! but for the client of `spin`, which polls; `calls` takes the time of the calls of verbs
-//! themselves. Of DEPTH messages in flight one in EVERY is signaled. The clock is the
-//! guest's; under QEMU's `-icount shift=0` its nanoseconds are instructions. A quarter of
-//! COUNT warms up.
+//! PATTERN is `stream`, `roundtrip` or `spin`.
 //!
-//! `busy` measures nothing: it makes these calls until its input ends, for others to watch.
+//! `verbs` and `tcp` run the client in this process and the server in a child process. Both sleep
+//! while they wait, as applications do, except for the client of `spin`, which polls. In a `stream`
+//! at most DEPTH messages are in flight, and one in EVERY is signaled. COUNT messages are measured,
+//! after about a quarter as many that are not (warm-up).
+//!
+//! `calls` measures the duration of each verbs call by itself.
+//!
+//! `busy` measures nothing: it makes the verbs calls until its standard input ends, so that a
+//! script can count its system calls (calls.sh).
+//!
+//! The clock is the guest's. Under QEMU's `-icount shift=0` a nanosecond is one instruction.
 
 mod busy;
 mod calls;
@@ -25,7 +33,7 @@ mod verbs;
 
 use std::{env, error::Error, process::ExitCode};
 
-/// Whatever went wrong.
+/// A result with any error.
 pub type Fallible<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {

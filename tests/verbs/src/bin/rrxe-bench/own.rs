@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection of a QP to itself: one process does all, and what it sends comes to its own memory.
+//! An RC QP that is connected to itself: what it sends arrives in the memory of the same process.
 
 use std::{io, rc::Rc};
 
@@ -12,10 +12,10 @@ use rrxe_verbs::{
 
 use crate::Fallible;
 
-/// Bytes of a message. The first half of the memory is sent, the second half is where it goes.
+/// Bytes of a message. The first half of the memory is the source, the second half the target.
 pub const SIZE: usize = 64;
 
-/// The connection.
+/// A QP connected to itself, with its CQ and memory.
 pub struct Own {
     pub qp: Qp,
     pub cq: Rc<Cq>,
@@ -24,7 +24,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Connects a QP on `device`, with room for so many requests.
+    /// Creates and connects a QP on `device` with `send` send WQEs and `recv` receive WQEs.
     pub fn connect(device: &str, send: u32, recv: u32) -> Fallible<Self> {
         let context = Context::open(device)?;
         let pd = Pd::new(&context)?;
@@ -65,7 +65,7 @@ impl Own {
         self.qp.post_recv(0, &mut [self.mr.sge(SIZE, SIZE)])
     }
 
-    /// Takes a completion; `WouldBlock` if there is none.
+    /// Polls one successful completion. The error is `WouldBlock` if there is none.
     pub fn take(&self) -> io::Result<()> {
         let mut wc = [ibv_wc::default()];
         match (self.cq.poll(&mut wc), wc[0].status) {
@@ -77,7 +77,7 @@ impl Own {
         }
     }
 
-    /// Polls until there is a completion.
+    /// Polls until there is a completion. Calls `meanwhile` after each poll that found none.
     pub fn await_one(&self, meanwhile: fn()) -> io::Result<()> {
         loop {
             match self.take() {

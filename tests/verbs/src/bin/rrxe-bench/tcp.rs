@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! TCP on the same wire, for comparison.
+//! The mode `tcp`: messages over TCP between the same network devices, for comparison.
 
 use std::{
     io::{self, Read, Write},
@@ -15,10 +15,10 @@ use crate::{
 
 const PORT: u16 = 7777;
 
-/// How much a server reads at a time.
+/// Bytes that the server of a stream reads at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Runs the client; `server` is the command that starts the server elsewhere.
+/// Runs the client. `server` is the command that starts the server, in another network namespace.
 pub fn client(
     address: &str,
     pattern: &str,
@@ -56,7 +56,7 @@ pub fn client(
     server.finish()
 }
 
-/// Runs the server; the client is at the other end of the standard streams.
+/// Runs the server. Its standard streams are the control stream to the client.
 pub fn server(pattern: &str, size: &str) -> Fallible<()> {
     let (pattern, size) = (Pattern::parse(pattern)?, size.parse::<usize>()?);
     let mut control = Control(io::stdin().lock(), io::stdout().lock());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! SEND, WRITE and READ over a reliable connection.
+//! The mode `verbs`: SEND, WRITE and READ over an RC connection.
 
 use std::{
     env, hint,
@@ -21,10 +21,10 @@ use crate::{
     Fallible,
 };
 
-/// Receives that a server keeps posted.
+/// Number of receives that the server keeps posted.
 const RECEIVES: u32 = 900;
 
-/// One case.
+/// Parameters of a case. `every` is the distance of signaled requests.
 struct Case {
     name: String,
     opcode: ibv_wr_opcode,
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// One end with everything it needs.
+/// One end of the connection.
 struct End {
     qp: Qp,
     cq: Rc<Cq>,
@@ -112,7 +112,7 @@ impl End {
         (0..count).try_for_each(|_| self.qp.post_recv(0, &mut [self.mr.sge(0, case.size)]))
     }
 
-    /// Waits for completions; how many came of sends and of receives.
+    /// Waits for completions. Returns how many were of sends and of receives.
     fn wait(&self) -> Fallible<(u64, u64)> {
         let mut wcs = [ibv_wc::default(); 64];
         let polled = self.cq.poll_or_wait(&mut wcs)?;
@@ -137,8 +137,8 @@ impl End {
         Ok(())
     }
 
-    /// Sends and waits for the answer; both ends of a SEND call this, the server after the first
-    /// receive.
+    /// Posts a request and waits for its completion. For a SEND also waits for the receive of the
+    /// answering SEND, and posts the receive anew.
     fn ping(&self, case: &Case) -> Fallible<()> {
         self.post(case, true)?;
         let mut missing = (1, u64::from(case.opcode == IBV_WR_SEND));
@@ -152,7 +152,8 @@ impl End {
         Ok(())
     }
 
-    /// Posts one after another, and polls until it has completed; how long each took.
+    /// Posts `count` requests one after another, and polls until each has completed. Returns the
+    /// duration of each.
     fn spin(&self, case: &Case, count: u64) -> Fallible<Vec<Duration>> {
         let mut wcs = [ibv_wc::default()];
         let lap = |_| {
@@ -170,7 +171,7 @@ impl End {
     }
 }
 
-/// Runs the client, with the server in a child process.
+/// Runs the client. The server is a child process.
 pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
     let case = Case::parse(words)?;
     let mut command = Command::new(env::current_exe()?);
@@ -202,7 +203,7 @@ pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
     server.finish()
 }
 
-/// Runs the server; the client is at the other end of the standard streams.
+/// Runs the server. Its standard streams are the control stream to the client.
 pub fn server(device: &str, words: &[&str]) -> Fallible<()> {
     let case = Case::parse(words)?;
     let mut control = Control(io::stdin().lock(), io::stdout().lock());
@@ -237,7 +238,8 @@ fn consume(end: &End, case: &Case, count: u64) -> Fallible<()> {
     Ok(())
 }
 
-/// Answers each ping; completions of the answers are taken along with the next pings.
+/// Answers each received SEND by a SEND. The completions of the answers are polled together with
+/// the next receives.
 fn answer(end: &End, case: &Case, count: u64) -> Fallible<()> {
     let (mut pings, mut sent) = (0, 0);
     while pings < count || sent < count {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues that change their size.
+//! Resizing of completion queues, and their moderation.
 
 use std::{
     io,
@@ -27,7 +27,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("the library moderates CQs, or says no", moderate(ends));
 }
 
-/// Count, period and mask, of which the library refuses the latter two.
+/// Count, period and mask of `ibv_modify_cq`. librrxe refuses the last two, whose masks are not
+/// `IBV_CQ_ATTR_MODERATE`.
 const MODERATIONS: [(u16, u16, u32); 4] = [(4, 100, 1), (0, 0, 1), (1, 1, 0), (1, 1, 2)];
 
 fn moderate(ends: &Ends) -> Outcome {
@@ -62,12 +63,12 @@ fn resize(ends: &Ends) -> Outcome {
     let granted = resized(&pair, 7)?;
     ensure(granted == 7, || format!("{granted} entries for 7"))?;
     let mut next = 0;
-    // Each time 6 entries lie at another place of the ring.
+    // In each round the 6 entries lie at other indices of the ring.
     for round in 0..8 {
         for id in 0..6 {
             write(&pair, next + id)?;
         }
-        // They complete, and nobody looks: once all are there, 5 entries are too few.
+        // The completions are not polled. Once all 6 are in the ring, a resize to 5 entries fails.
         let begin = Instant::now();
         while errno_of(&pair.a.cq.resize(5)) == 0 && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
@@ -90,7 +91,7 @@ fn resize(ends: &Ends) -> Outcome {
             next += 1;
         }
         pair.a.expect_silence()?;
-        // So that the next ones begin elsewhere.
+        // Moves the index at which the next round begins.
         for _ in 0..round {
             write(&pair, next)?;
             pair.a.expect(next, IBV_WC_SUCCESS)?;
@@ -112,7 +113,7 @@ fn resize_busy(ends: &Ends) -> Outcome {
             while !stop.load(Ordering::Relaxed) {
                 let count = resized.load(Ordering::Relaxed);
                 let entries = if count % 2 == 0 { 63 } else { 2000 };
-                // SAFETY: The queue outlives the scope, and the library locks.
+                // SAFETY: The CQ outlives the scope, and the library takes its lock.
                 let errno = unsafe { ibv_resize_cq(queue as *mut ibv_cq, entries) };
                 if errno != 0 {
                     return Err(format!("resize {count}: errno {errno}"));
@@ -123,7 +124,7 @@ fn resize_busy(ends: &Ends) -> Outcome {
             Ok(())
         });
         let mut exchanged = exchange(&pair, WRITES, WINDOW);
-        // A busy host may begin the thread late.
+        // A busy host may start the thread late.
         let too_few = || resized.load(Ordering::Relaxed) < RESIZES && !resizer.is_finished();
         while exchanged.is_ok() && too_few() {
             exchanged = exchange(&pair, WRITES, WINDOW);
@@ -134,7 +135,8 @@ fn resize_busy(ends: &Ends) -> Outcome {
     })
 }
 
-/// Keeps `window` WRITEs on their way; they complete in order, and wake who listens.
+/// Keeps `window` WRITEs in flight, and checks that they complete in order and that completion
+/// events wake the poller.
 fn exchange(pair: &Pair, writes: u64, window: u64) -> Outcome {
     let mut wcs = [ibv_wc::default(); 16];
     let (mut posted, mut done) = (0, 0);

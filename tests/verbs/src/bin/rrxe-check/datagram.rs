@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Datagrams: data, the header in front of them, whom they reach and whom not.
+//! UD QPs: the data of datagrams, the GRH in front of the payload, the checks of queue key, length
+//! and address handle, and the states of the QP after errors.
 
 use std::{io, rc::Rc};
 
@@ -15,17 +16,17 @@ use crate::{
     tap::Tap,
 };
 
-/// Bytes in front of the payload.
+/// Bytes of the GRH, which a UD receive has in front of the payload.
 pub const GRH: usize = 40;
-/// The queue key of all nodes.
+/// The queue key of all QPs of this module.
 pub const QKEY: u32 = 0x1122_3344;
-/// Where a receive lies in the region: odd, and across pages.
+/// Offset of a receive in the region. The offset is odd, and the receive crosses pages.
 pub const TARGET: usize = 8191;
 const IMM: u32 = 0x0bad_cafe;
-/// The work request's way of saying "the QP's own queue key".
+/// The highest bit of a work request's queue key selects the QP's own queue key.
 const OWN_QKEY: u32 = 1 << 31;
 
-/// Runs what every provider should do.
+/// Runs the cases that every provider should pass.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: SEND of all sizes", sizes(ends));
     tap.result("UD: SEND with immediate, inline", immediate(ends));
@@ -37,7 +38,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: many destinations, back and forth", rounds(ends));
 }
 
-/// Runs the sender's faults.
+/// Runs the cases of send requests with errors.
 pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: a SEND beyond the MTU is not sent", beyond_mtu(ends));
     tap.result("UD: a high queue key is the QP's own", own_qkey(ends));
@@ -58,7 +59,7 @@ pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: ERR flushes both queues", flush(ends));
 }
 
-/// A datagram QP with memory.
+/// A UD QP with a CQ and memory of its own.
 pub struct Node {
     pub qp: Qp,
     pub cq: Rc<Cq>,
@@ -69,13 +70,13 @@ pub struct Node {
     mtu: usize,
 }
 
-/// An error as text.
+/// Returns the text of an error.
 pub fn text(e: io::Error) -> String {
     e.to_string()
 }
 
 impl Node {
-    /// On a device, with a protection domain of its own.
+    /// Creates a QP on a device, with a protection domain of its own.
     pub fn new(device: &str, v6: bool) -> Result<Self, String> {
         let context = Context::open(device).map_err(text)?;
         let pd = Pd::new(&context).map_err(text)?;
@@ -102,7 +103,7 @@ impl Node {
         Ah::new(&self.pd, self.gid_index, other.gid).map_err(|e| format!("create_ah: {e}"))
     }
 
-    /// Posts a receive for a payload of so many bytes.
+    /// Posts a receive with room for the GRH and `payload` bytes.
     pub fn recv(&self, id: u64, at: usize, payload: usize) -> Outcome {
         let mut sges = [self.mr.sge(at, GRH + payload)];
         self.qp
@@ -110,7 +111,7 @@ impl Node {
             .map_err(|e| format!("post_recv: {e}"))
     }
 
-    /// Posts a send.
+    /// Posts a send work request.
     pub fn send(&self, datagram: &Datagram) -> Outcome {
         let mut wr = ibv_send_wr {
             wr_id: datagram.id,
@@ -128,7 +129,7 @@ impl Node {
             .map_err(|e| format!("post_send: {e}"))
     }
 
-    /// The next completion must have this cookie and status.
+    /// Waits for the next completion, which must have the `wr_id` `id` and the status `status`.
     pub fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
         let wc = next_completion(&self.cq)?;
         if wc.wr_id == id && wc.status == status {
@@ -140,7 +141,7 @@ impl Node {
         ))
     }
 
-    /// The header in front of a payload.
+    /// The GRH of the receive at offset `at`.
     pub fn grh(&self, at: usize) -> [u8; GRH] {
         std::array::from_fn(|i| self.mr.buffer.get(at + i))
     }
@@ -167,7 +168,7 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// The first `size` bytes of `from`'s region to `to`, signaled.
+    /// A signaled SEND of the first `size` bytes of `from`'s region to `to`.
     pub fn new(id: u64, from: &Node, ah: &'a Ah, to: &Node, size: usize) -> Self {
         Self {
             id,
@@ -185,7 +186,8 @@ fn nodes(ends: &Ends) -> Result<(Node, Node), String> {
     Ok((Node::new(ends.a, ends.v6)?, Node::new(ends.b, ends.v6)?))
 }
 
-/// Checks a receive of `size` bytes of pattern `seed` at [`TARGET`].
+/// Checks the completion and the memory of a receive at [`TARGET`]: `size` bytes of the pattern of
+/// `seed`, and no byte written beside them.
 pub fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Outcome {
     ensure(wc.byte_len as usize == GRH + size, || {
         format!("byte_len {}", wc.byte_len)
@@ -208,7 +210,7 @@ pub fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Out
     })
 }
 
-/// One datagram of `size` bytes arrives as it was sent.
+/// Sends a datagram of `size` bytes from `a` to `b` and checks that it arrives unchanged.
 fn transfer(a: &mut Node, b: &mut Node, ah: &Ah, size: usize, seed: u64) -> Outcome {
     a.mr.buffer.fill(0, size, seed);
     for at in TARGET - 1..=TARGET + GRH + size {
@@ -264,7 +266,7 @@ pub fn immediate(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-/// The Internet checksum of a header with a right checksum is zero.
+/// Computes the Internet checksum over a header. It is zero if the header's own checksum is right.
 fn checksum(header: &[u8]) -> u32 {
     let words = header.chunks(2);
     let sum: u32 = words
@@ -324,7 +326,8 @@ fn beyond_mtu(ends: &Ends) -> Outcome {
     let ah = a.ah_to(&b)?;
     b.recv(1, TARGET, a.mtu + 100)?;
     a.send(&Datagram::new(2, &a, &ah, &b, a.mtu + 1))?;
-    // Some providers complete it as too long, some as if the network had lost it.
+    // Some providers complete the SEND with an error, some with success, as if the network had lost
+    // the datagram.
     let wc = next_completion(&a.cq)?;
     ensure(wc.wr_id == 2, || format!("completion {}", wc.wr_id))?;
     expect_silence(&b.cq)?;
@@ -386,7 +389,7 @@ fn short_receive(ends: &Ends) -> Outcome {
     check(&wc, &a, &b, 100, 6)
 }
 
-/// Several QPs of one protection domain; the first sends to all of them, and so to itself.
+/// Six QPs of one protection domain on device B. The first sends to all of them, itself included.
 fn many(ends: &Ends) -> Outcome {
     let context = Context::open(ends.b).map_err(text)?;
     let pd = Pd::new(&context).map_err(text)?;
@@ -409,7 +412,8 @@ fn many(ends: &Ends) -> Outcome {
     expect_silence(&group[0].cq)
 }
 
-/// More destinations than any cache has room for, each by an address handle of its own.
+/// Ten destinations, more than any provider's cache has room for, each with an address handle of
+/// its own.
 fn rounds(ends: &Ends) -> Outcome {
     let a = Node::new(ends.a, ends.v6)?;
     let group: Result<Vec<Node>, _> = (0..10).map(|_| Node::new(ends.b, ends.v6)).collect();
@@ -447,7 +451,7 @@ fn sqe(ends: &Ends) -> Outcome {
     in_sqe(&a)?;
     a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
     a.expect(3, IBV_WC_WR_FLUSH_ERR)?;
-    // The receive queue is well.
+    // The receive queue still works.
     transfer(&mut b, &mut a, &back, 100, 4)?;
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTS,
@@ -458,7 +462,8 @@ fn sqe(ends: &Ends) -> Outcome {
     transfer(&mut a, &mut b, &ah, 100, 7)
 }
 
-/// A request that the QP can't carry out.
+/// An RDMA WRITE, which UD QPs do not support. The provider may refuse it with EINVAL when it is
+/// posted.
 fn refused(ends: &Ends) -> Outcome {
     let (a, b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
@@ -482,18 +487,18 @@ fn foreign(ends: &Ends) -> Outcome {
     expect_silence(&b.cq)
 }
 
-/// Where librxe keeps an address handle's address (`struct rxe_av` of `rdma_user_rxe.h`) and
-/// its number.
+/// Offset in librxe's `struct rxe_ah` of the address vector (`struct rxe_av`, `rdma_user_rxe.h`).
 const RXE_AV: usize = 24;
+/// Offset of the address handle's number, which follows the address vector of 88 bytes.
 const RXE_AH_NUMBER: usize = RXE_AV + 88;
 
-/// Makes `ah` look as if the kernel had returned no number, as old ones do: then the library
-/// puts the address into each request. The address is that of `to`, and its source the own
-/// one at `sgid_index`.
+/// Changes `ah` as if the kernel had returned no number for it, as old kernels do. Then librxe
+/// copies the address vector to each work request. The address vector's destination is the GID of
+/// `to`, and its source is the local GID `sgid_index`.
 fn without_number(ah: &Ah, to: &Node, sgid_index: u8) -> Outcome {
     let start = ah.raw.cast::<u8>();
-    // SAFETY: librxe's structure is that long; what is read is looked at before anything is
-    // written.
+    // SAFETY: librxe's structure has this length. The values read are checked before the first
+    // write.
     let (av, number) = unsafe {
         let av = start.add(RXE_AV).cast::<[u8; 88]>();
         (av, start.add(RXE_AH_NUMBER).cast::<u32>())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls with values out of range answer with the documented errno and leave nothing behind.
+//! Verbs with arguments out of range: each fails with the documented errno, and those at the limits
+//! succeed.
 
 use std::{io, rc::Rc};
 
@@ -37,7 +38,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     transitions(tap, ends);
 }
 
-/// `result` must be an error with one of these numbers.
+/// Checks that `result` is an error with one of `errnos`.
 fn refused<T>(result: io::Result<T>, errnos: &[i32]) -> Outcome {
     match result {
         Ok(_) => Err("it succeeded".into()),
@@ -132,7 +133,8 @@ fn queue_pairs(tap: &mut Tap, context: &Rc<Context>, pd: &Rc<Pd>) {
 }
 
 fn reg(pd: &Rc<Pd>, addr: u64, len: usize, access: u32) -> io::Result<()> {
-    // SAFETY: Only registers; a region that was made is deregistered before the memory goes.
+    // SAFETY: The region is not used. If the registration succeeds, the region is deregistered
+    // while the memory still exists.
     unsafe {
         let mr = ibv_reg_mr_iova2(pd.raw, addr as *mut _, len, addr, access);
         if mr.is_null() {

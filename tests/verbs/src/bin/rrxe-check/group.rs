@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Multicast: whom a packet to a group reaches, and what may be attached.
+//! Multicast of UD QPs: which QPs get a copy of a datagram to a group, and which attachments are
+//! refused.
 
 use std::io::{self, Read};
 
@@ -15,15 +16,15 @@ use crate::{
     tap::Tap,
 };
 
-/// The destination QP of a packet to a group.
+/// The destination QPN of a packet to a group.
 const MULTICAST: u32 = 0xff_ffff;
 const EBUSY: i32 = 16;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
-/// QPs of one user in a group.
+/// Maximum number of QPs of one user in a group (`MAX_MCAST_QP_OF_ONE`, limits.rs).
 const LIMIT: usize = 56;
 
-/// Runs the cases in which A sends and B receives.
+/// Runs the cases in which device A sends and device B receives.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("group: every attached QP gets a copy", copies(ends));
     tap.result("group: a detached QP gets nothing", detached(ends));
@@ -34,12 +35,12 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("group: what can't be attached: EINVAL", refused(ends));
 }
 
-/// Runs the case in which A is attached to the group it sends to.
+/// Runs the case in which the sending QP is attached to the group that it sends to.
 pub fn run_sender(tap: &mut Tap, ends: &Ends) {
     tap.result("group: the sender gets a copy, too", sender(ends));
 }
 
-/// The `n`-th group of a version of IP.
+/// The GID of group `n`: ff0e::77NN or 239.77.1.N.
 fn address(v6: bool, n: u8) -> [u8; 16] {
     let mut group = [0; 16];
     if v6 {
@@ -71,7 +72,7 @@ fn ah_to(from: &Node, group: [u8; 16]) -> Result<Ah, String> {
     Ah::new(&from.pd, from.gid_index, group).map_err(text)
 }
 
-/// A datagram of `size` bytes to a group.
+/// A datagram of `size` bytes to the group of `ah`.
 fn to_group<'a>(id: u64, from: &Node, ah: &'a Ah, size: usize) -> Datagram<'a> {
     Datagram {
         qpn: MULTICAST,
@@ -79,7 +80,8 @@ fn to_group<'a>(id: u64, from: &Node, ah: &'a Ah, size: usize) -> Datagram<'a> {
     }
 }
 
-/// Waits for a datagram of `size` bytes of pattern `seed` from `from` to `group`.
+/// Waits for a datagram of `size` bytes of the pattern of `seed` from `from`, and checks that its
+/// GRH has the destination `group`.
 fn arrives(from: &Node, to: &Node, group: [u8; 16], size: usize, seed: u64) -> Outcome {
     let wc = to.expect(seed, IBV_WC_SUCCESS)?;
     check(&wc, from, to, size, seed)?;
@@ -135,7 +137,7 @@ fn sender(ends: &Ends) -> Outcome {
     let ah = ah_to(&a, address)?;
     a.mr.buffer.fill(0, 500, 7);
     a.send(&to_group(7, &a, &ah, 500))?;
-    // Its own two completions come in either order.
+    // The completions of its SEND and of its receive come in either order.
     let mut opcodes = [0; 2];
     for opcode in &mut opcodes {
         *opcode = a.expect(7, IBV_WC_SUCCESS)?.opcode;
@@ -153,7 +155,8 @@ fn sender(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-/// A sends, and B gets nothing.
+/// Sends a datagram to B's group from A and checks that B gets no completion. `prepare` acts on the
+/// attached B, and `change` on the datagram.
 fn nothing(
     ends: &Ends,
     prepare: fn(&Node, [u8; 16]) -> Outcome,
@@ -201,7 +204,7 @@ fn busy(ends: &Ends) -> Outcome {
     for _ in 0..2 {
         expect_errno(attach(&b.qp, address), 0)?;
     }
-    // SAFETY: If it is destroyed after all, that is reported and nothing goes on.
+    // SAFETY: If the QP is destroyed nevertheless, the case fails and does not use it any more.
     expect_errno(unsafe { ibv_destroy_qp(b.qp.raw) }, EBUSY)?;
     expect_errno(detach(&b.qp, address), 0)?;
     expect_errno(detach(&b.qp, address), EINVAL)
@@ -241,8 +244,8 @@ fn refused(ends: &Ends) -> Outcome {
     expect_errno(attach(&b.qp, single), EINVAL)
 }
 
-/// Attaches a QP of device B, with receives posted, and holds on until its input ends. Nobody
-/// may have sent it anything by then; after that it still works.
+/// Attaches a QP of device B to a group, posts receives, and waits until the standard input ends.
+/// The QP must not have received a datagram until then. Afterwards it must still work.
 pub fn hold(ends: &Ends) -> Outcome {
     let mut b = Node::new(ends.b, ends.v6)?;
     let address = address(ends.v6, 9);
@@ -260,7 +263,7 @@ pub fn hold(ends: &Ends) -> Outcome {
     b.mr.buffer.fill(0, 1000, 9);
     let ah = b.ah_to(&b)?;
     b.send(&Datagram::new(9, &b, &ah, &b, 1000))?;
-    // Its two completions come in either order.
+    // The completions of the SEND and of the receive come in either order.
     for _ in 0..2 {
         let wc = next_completion(&b.cq)?;
         match wc.opcode {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Unreliable transports over a network that loses, repeats and reorders: what arrives is
-//! whole, and arrives once.
+//! UC and UD over a network that loses, duplicates and reorders packets: every message that arrives
+//! is complete and unchanged, and over UC it arrives once.
 
 use rrxe_verbs::{link, object::Ah, sys::*};
 
@@ -11,9 +11,9 @@ use crate::{
 };
 
 const MESSAGES: usize = 200;
-/// Several packets of an MTU of 1,024.
+/// Bytes of a UC message: several packets at an MTU of 1,024.
 const SIZE: usize = 4500;
-/// Bytes between two receives.
+/// Distance of two receives in the region, in bytes.
 const STRIDE: usize = 8192;
 
 /// Runs all cases.
@@ -28,12 +28,13 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     );
 }
 
-/// Posts a receive for each message; the k-th to arrive fills the k-th.
+/// Posts a receive for each message. The k-th message to arrive uses the k-th receive.
 fn post_receives(pair: &Pair) -> Outcome {
     (0..MESSAGES).try_for_each(|i| pair.b.recv(i as u64, i * STRIDE, STRIDE))
 }
 
-/// Each message carries its number, which tells what else is in it. `skip` bytes come in front.
+/// Checks all completions. The immediate data of a message is its number, which is also the seed of
+/// its data. `skip` bytes of GRH come in front.
 fn check_arrivals(pair: &Pair, skip: usize, size: usize) -> Outcome {
     let mut seen = [false; MESSAGES];
     let mut wc = [ibv_wc::default()];
@@ -53,7 +54,7 @@ fn check_arrivals(pair: &Pair, skip: usize, size: usize) -> Outcome {
         ensure(wrong.is_none(), || {
             format!("message {number}: byte {wrong:?} is wrong")
         })?;
-        // The network may repeat a datagram, and nobody is to know.
+        // UD does not detect a datagram that the network has duplicated.
         ensure(!*seen || skip > 0, || {
             format!("message {number} came twice")
         })?;
@@ -73,7 +74,8 @@ fn plan(kind: ibv_qp_type) -> Plan {
     plan
 }
 
-/// Sends all messages, a few at a time: a lost burst would show nothing.
+/// Sends all messages with pauses of 1 ms between them, because the loss of a whole burst would
+/// leave nothing to check.
 fn send_all(
     pair: &mut Pair,
     size: usize,

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Checks data, completion statuses and errnos between two devices, and prints TAP.
+//! Compares data, completion statuses and errnos between two RDMA devices, and prints the results
+//! as TAP (Test Anything Protocol).
 //!
-//! `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`: both ends are in this process, so it
-//! sees both memories and both completion queues. Without a topic it runs all but `windows`
-//! and those of their own.
+//! Usage: `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`
+//!
+//! This process has QPs on both devices, so it checks the memory and the completion queues of both
+//! ends. Most cases request by device A and respond by device B. The devices may be the same. `v4`
+//! (the default) and `v6` select the IP version.
+//!
+//! Without a topic the program runs all topics but `windows` and those that the usage text lists
+//! under `alone`.
 
 mod cq;
 mod datagram;
@@ -55,7 +61,7 @@ fn main() -> ExitCode {
     if wanted("status") {
         status::run(&mut tap, &ends);
     }
-    // Not all providers have them.
+    // Not by default, because not all providers have memory windows.
     if topics.contains(&"windows") {
         windows::run(&mut tap, &ends);
     }

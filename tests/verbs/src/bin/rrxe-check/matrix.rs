@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One check for each operation that providers have in common: A requests, B responds, the
-//! data is compared.
+//! One case for each operation that the providers have in common: device A requests, device B
+//! responds, and the data is compared.
 
 use rrxe_verbs::{
     object::{Depth, Qp},
@@ -17,12 +17,12 @@ use crate::{
     windows,
 };
 
-/// Nothing, one packet with pads, several packets.
+/// Bytes of the messages: none, one packet with pad bytes, one full packet, several packets.
 const SIZES: [usize; 4] = [0, 61, 1024, 10_001];
 
 type Transfer = fn(&mut Pair, usize, u64) -> Outcome;
 
-/// Runs all operations.
+/// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     let rc: [(&str, Transfer); 4] = [
         ("matrix: RC SEND", transfer::send),
@@ -60,7 +60,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
 }
 
 fn invalidate(ends: &Ends) -> Outcome {
-    // Not all providers flag it as libibverbs does.
+    // The completion's flags are ignored, because not all providers set IBV_WC_WITH_INV.
     windows::lifetime::invalidated(ends).map(|_| ())
 }
 
@@ -72,7 +72,7 @@ fn window_2(ends: &Ends) -> Outcome {
     windows::reached(ends, IBV_MW_TYPE_2)
 }
 
-/// `transfer::read` has B read from A.
+/// READs by device A. The ends are swapped, because in `transfer::read` the second end reads.
 fn read(ends: &Ends) -> Outcome {
     let (a, b) = (ends.b, ends.a);
     let turned = Ends { a, b, v6: ends.v6 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two connected QPs with memory at both ends.
+//! Two connected QPs with memory at both ends, and helpers of all cases.
 
 use std::{
     env, io, mem,
@@ -14,17 +14,18 @@ use rrxe_verbs::{
     sys::*,
 };
 
-/// Anything that went wrong, as text.
+/// The result of a case or of a step of one: an error has a text.
 pub type Outcome = Result<(), String>;
 
-/// Names of the two devices.
+/// Names of the two devices, and the IP version.
 pub struct Ends<'a> {
     pub a: &'a str,
     pub b: &'a str,
     pub v6: bool,
 }
 
-/// Whether the provider is the stock one: who installed another says so, for it doesn't show.
+/// Whether the provider is stock librxe. A program cannot see which provider libibverbs has loaded,
+/// so a script that installs librrxe sets `RRXE_PROVIDER`.
 pub fn is_stock() -> bool {
     env::var_os("RRXE_PROVIDER").is_none()
 }
@@ -32,7 +33,7 @@ pub fn is_stock() -> bool {
 /// Longest wait for a completion.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One end.
+/// One end of a connection.
 pub struct End {
     pub qp: Qp,
     pub cq: Rc<Cq>,
@@ -40,19 +41,19 @@ pub struct End {
     pub endpoint: Endpoint,
 }
 
-/// How a pair is made.
+/// Parameters of a pair.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub kind: ibv_qp_type,
     pub memory: usize,
     pub depth: Depth,
     pub timing: Timing,
-    /// Access rights of the regions.
+    /// Access rights of the memory regions.
     pub region: u32,
-    /// Remote rights of the QPs.
+    /// Remote access rights of the QPs.
     pub rights: u32,
     pub psn: u32,
-    /// Connects A to a QP number that nobody has.
+    /// Connects A to a QP number that does not exist.
     pub nobody: bool,
 }
 
@@ -78,14 +79,14 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes and connects both ends.
+    /// Creates and connects both ends.
     pub fn new(ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
         let Self { a, b } = Self::unconnected(ends, plan)?;
         Self::connect(a, b, &plan).map_err(text)
     }
 
-    /// The same with a QP of `make`'s at A.
+    /// As [`Self::new`], but A's QP is created by `make`.
     pub fn with_requester(
         ends: &Ends,
         plan: Plan,
@@ -98,7 +99,7 @@ impl Pair {
         Self::connect(a, b, &plan).map_err(text)
     }
 
-    /// Another pair, whose B is on this one's protection domain.
+    /// Creates another pair, whose end B is in the protection domain of this pair's end B.
     pub fn beside(&self, ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
         let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
@@ -122,7 +123,7 @@ impl Pair {
         Ok(Self { a, b })
     }
 
-    /// Makes both ends, in RESET.
+    /// Creates both ends, with the QPs in RESET.
     pub fn unconnected(ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
         let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
@@ -152,7 +153,7 @@ impl End {
         })
     }
 
-    /// Posts a send of part of the region.
+    /// Posts a send work request.
     pub fn send(&self, what: Send) -> Outcome {
         let mut wr = ibv_send_wr {
             wr_id: what.id,
@@ -179,7 +180,7 @@ impl End {
             .map_err(|e| format!("post_send: {e}"))
     }
 
-    /// Posts a receive into part of the region.
+    /// Posts a receive into `length` bytes at `offset` of the region.
     pub fn recv(&self, id: u64, offset: usize, length: usize) -> Outcome {
         let mut sges = [self.mr.sge(offset, length)];
         self.qp
@@ -187,12 +188,12 @@ impl End {
             .map_err(|e| format!("post_recv: {e}"))
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub fn completion(&self) -> Result<ibv_wc, String> {
         next_completion(&self.cq)
     }
 
-    /// The next completion must have this cookie and status.
+    /// Waits for the next completion, which must have the `wr_id` `id` and the status `status`.
     pub fn expect(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, String> {
         let wc = self.completion()?;
         if wc.wr_id == id && wc.status == status {
@@ -204,7 +205,7 @@ impl End {
         ))
     }
 
-    /// No completion may be there, now or a little later.
+    /// Checks that no completion comes ([`expect_silence`]).
     pub fn expect_silence(&self) -> Outcome {
         expect_silence(&self.cq)
     }
@@ -221,7 +222,7 @@ impl End {
     }
 }
 
-/// The next completion of a queue.
+/// Waits for the next completion of a CQ.
 pub fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
     let mut wc = [ibv_wc::default()];
     let start = Instant::now();
@@ -234,7 +235,7 @@ pub fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
     Err("no completion came".into())
 }
 
-/// No completion of a queue may be there, now or a little later.
+/// Checks that a CQ has no completion after 50 ms.
 pub fn expect_silence(cq: &Cq) -> Outcome {
     std::thread::sleep(Duration::from_millis(50));
     let mut wc = [ibv_wc::default()];
@@ -247,7 +248,7 @@ pub fn expect_silence(cq: &Cq) -> Outcome {
     }
 }
 
-/// A send work request in the checker's terms.
+/// A send work request.
 #[derive(Clone)]
 pub struct Send {
     pub id: u64,
@@ -255,9 +256,9 @@ pub struct Send {
     pub flags: u32,
     pub imm: u32,
     pub sges: Vec<ibv_sge>,
-    /// Remote address and key.
+    /// Remote address and R_Key.
     pub remote: (u64, u32),
-    /// Compare or addend, and swap.
+    /// The compare value or the addend, and the swap value.
     pub operands: (u64, u64),
 }
 
@@ -275,7 +276,7 @@ impl Send {
         }
     }
 
-    /// With remote memory: `offset` bytes into `end`'s region.
+    /// Sets the remote memory: `offset` bytes into `end`'s region.
     pub fn at(mut self, end: &End, offset: usize) -> Self {
         self.remote = (end.endpoint.addr + offset as u64, end.endpoint.rkey);
         self

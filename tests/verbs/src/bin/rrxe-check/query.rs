@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! QPs that are looked at while they run.
+//! `ibv_query_qp` of QPs that transfer data.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,8 +16,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("QPs that are queried all the time go on", query_busy(ends));
 }
 
-/// One WRITE after another: if a query swallowed a doorbell, nothing would follow that makes
-/// up for it.
+/// Each WRITE is posted after the one before has completed. If a query lost a doorbell, no later
+/// doorbell would make up for it, and the transfer would stop.
 fn query_busy(ends: &Ends) -> Outcome {
     const WRITES: u64 = 2000;
     const LOOKS: u64 = 100;
@@ -42,7 +42,7 @@ fn query_busy(ends: &Ends) -> Outcome {
             }
             Ok(())
         });
-        // A busy host may begin the thread late.
+        // A busy host may start the thread late.
         let goes_on = |id: &u64| {
             *id < WRITES || looks.load(Ordering::Relaxed) < LOOKS && !looker.is_finished()
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw packet QPs: whole frames by the network device of device A, as they are.
+//! Raw packet QPs: SENDs of whole Ethernet frames, which the network device of device A transmits
+//! unchanged.
 
 use std::rc::Rc;
 
@@ -15,14 +16,16 @@ use crate::{
     tap::Tap,
 };
 
-/// Bytes of an Ethernet header, and of a VLAN's tag.
+/// Bytes of an Ethernet header.
 const HEADER: usize = 14;
+/// Bytes of a VLAN tag.
 const TAG: usize = 4;
-/// Most payload bytes of the test's network device.
+/// MTU of the test's network device, in bytes.
 const MTU: usize = 1500;
 const EPERM: i32 = 1;
 
-/// Runs all cases. Prints the frames that are sent, for whoever receives them to compare.
+/// Runs all cases. Prints the frames that are sent, so that a script (raw.sh) can compare them with
+/// the frames that arrive.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("raw: states and attributes", states(ends));
     tap.result("raw: frames of all sizes leave", frames(ends));
@@ -31,7 +34,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("raw: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
 }
 
-/// Without the right to send raw packets nobody gets such a QP.
+/// Runs the case of a process without CAP_NET_RAW, which may not create raw packet QPs.
 pub fn run_denied(tap: &mut Tap, ends: &Ends) {
     let denied = || {
         let context = Context::open(ends.a).map_err(text)?;
@@ -107,7 +110,8 @@ impl Port {
         })
     }
 
-    /// A frame of `size` bytes to everybody, of the type that is for experiments, at `at`.
+    /// Writes a broadcast frame of `size` bytes, of the local experimental EtherType 0x88b5, at
+    /// offset `at`, and prints it.
     fn write_frame(&mut self, at: usize, size: usize, seed: u64) {
         self.mr.buffer.fill(at, size, seed);
         let header = [

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues: several QPs of B take their receives from one, A sends.
+//! Shared receive queues: several RC QPs of device B take their receives from one SRQ, and QPs of
+//! device A send to them.
 
 use std::{
     io,
@@ -25,14 +26,15 @@ const EBUSY: i32 = 16;
 pub const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 
-/// Bytes of one receive buffer: more than one packet of each MTU.
+/// Bytes of one receive buffer. A message of this length takes more than one packet at every MTU.
 const ROOM: usize = 5000;
-/// So that PSNs wrap.
+/// First PSN of both directions, close to the end of the range so that PSNs wrap.
 const FIRST_PSN: u32 = 0xff_fffa;
-/// Messages that may be on their way from one QP.
+/// Number of messages that one QP may have in flight.
 const WINDOW: usize = 16;
-/// How long an event may take, and how long to wait for one that must not come.
+/// Longest wait for an expected event, in milliseconds.
 const SOON: i32 = 60_000;
+/// Wait, in milliseconds, during which an unexpected event would come.
 const NEVER: i32 = 100;
 
 /// Runs all cases.
@@ -53,14 +55,15 @@ fn text(what: &'static str) -> impl Fn(io::Error) -> String {
     move |why| format!("{what}: {why}")
 }
 
-/// QPs of A, each connected to one of B; those share a queue.
+/// QPs of device A, each connected to a QP of device B. The QPs of B share an SRQ.
 pub struct Fan {
     a: Vec<Qp>,
     pub b: Vec<Qp>,
     pub srq: Rc<Srq>,
     from: Mr,
     to: Mr,
-    /// Receive buffers; WRs of the same one never are in use at a time.
+    /// Number of receive buffers. Work request `id` uses buffer `id % rooms`. Two work requests
+    /// with the same buffer are never used at the same time.
     rooms: usize,
 }
 
@@ -69,7 +72,8 @@ impl Fan {
         Self::in_domains(ends, qps, max_wr, false)
     }
 
-    /// With `apart`, the QPs of B are in another protection domain than queue and memory.
+    /// As [`Self::new`]. With `apart`, the QPs of B are in another protection domain than the SRQ
+    /// and its memory.
     fn in_domains(ends: &Ends, qps: usize, max_wr: u32, apart: bool) -> Result<Self, String> {
         Self::make(ends, qps, max_wr, apart).map_err(text("set-up"))
     }
@@ -110,7 +114,7 @@ impl Fan {
         Ok(fan)
     }
 
-    /// Posts receive `id` to the queue, in two pieces.
+    /// Posts receive `id` to the SRQ, with two SGEs.
     pub fn post(&self, id: usize) -> Outcome {
         let at = id % self.rooms * ROOM;
         let mut sges = [self.to.sge(at, 100), self.to.sge(at + 100, ROOM - 100)];
@@ -119,7 +123,7 @@ impl Fan {
             .map_err(text("post_srq_recv"))
     }
 
-    /// Sends message `number` of QP `qp`; its immediate names both.
+    /// Sends message `number` of QP `qp`. The immediate data holds both numbers.
     pub fn send(&mut self, qp: usize, number: usize) -> Outcome {
         let at = (qp * WINDOW + number % WINDOW) * ROOM;
         let length = length(number);
@@ -136,12 +140,12 @@ impl Fan {
             .map_err(text("post_send"))
     }
 
-    /// The next completion of B's QPs.
+    /// Waits for the next completion of B's QPs.
     pub fn received(&self) -> Result<ibv_wc, String> {
         completion(&self.b[0].cq)
     }
 
-    /// The next completion of A's QPs, a success.
+    /// Waits for the next completion of A's QPs, which must be a success.
     pub fn sent(&self) -> Outcome {
         let status = self.sent_with()?;
         ensure(status == IBV_WC_SUCCESS, || {
@@ -149,12 +153,13 @@ impl Fan {
         })
     }
 
-    /// The status of the next completion of A's QPs.
+    /// Waits for the next completion of A's QPs and returns its status.
     pub fn sent_with(&self) -> Result<ibv_wc_status, String> {
         Ok(completion(&self.a[0].cq)?.status)
     }
 
-    /// Checks a receive and returns the QP, the message's number and the buffer.
+    /// Checks a receive's completion and data. Returns the index of the QP, the number of the
+    /// message and the `wr_id`.
     pub fn check(&self, wc: &ibv_wc) -> Result<(usize, usize, usize), String> {
         ensure(wc.status == IBV_WC_SUCCESS, || {
             format!("receive ended with {}", wc.status)
@@ -181,7 +186,7 @@ impl Fan {
     }
 }
 
-/// Lengths from none to several packets.
+/// Length of message `number`: from no byte to several packets.
 fn length(number: usize) -> usize {
     [8, 0, 1023, 1024, 1025, 99, 101, ROOM][number % 8]
 }
@@ -210,8 +215,8 @@ pub fn expect_event(context: &Context, wanted: Option<ibv_event_type>) -> Outcom
     })
 }
 
-/// Keeps `WINDOW` messages of each QP on their way until each has sent `messages`, with `received`
-/// called after every receive.
+/// Keeps `WINDOW` messages of each QP in flight until each QP has sent `messages` messages, and
+/// checks that they arrive in order. Calls `received` after every receive.
 fn exchange(
     fan: &mut Fan,
     messages: usize,
@@ -323,7 +328,7 @@ fn resize(ends: &Ends) -> Outcome {
         }
         Ok(())
     };
-    // So that what is posted lies around the end of the ring.
+    // After this the posted WQEs lie around the end of the ring.
     for id in 0..31 {
         fan.post(id)?;
     }
@@ -347,7 +352,7 @@ fn resize(ends: &Ends) -> Outcome {
         format!("{refused:?} for less than is posted")
     })?;
     receive(&mut fan, 20)?;
-    // Empty now; and full again.
+    // The SRQ is empty now. Fills it once more.
     for id in 14..31 {
         fan.post(id)?;
     }
@@ -355,11 +360,11 @@ fn resize(ends: &Ends) -> Outcome {
 }
 
 fn resize_busy(ends: &Ends) -> Outcome {
-    // So many that moving them takes its time.
+    // Enough that a resize takes some time to move them.
     const POSTED: usize = 1 << 13;
     const MESSAGES: usize = 40;
     const RESIZES: u32 = 6;
-    // Of each of the QPs.
+    // Messages of the three QPs in one exchange.
     const TAKEN: usize = 3 * MESSAGES;
     let mut fan = Fan::new(ends, 3, POSTED as u32)?;
     for id in 0..POSTED {
@@ -371,7 +376,7 @@ fn resize_busy(ends: &Ends) -> Outcome {
         let resizer = scope.spawn(|| {
             for round in 0..RESIZES {
                 let max_wr = (POSTED << (round & 1)) as u32;
-                // SAFETY: The queue outlives the scope, and the library locks.
+                // SAFETY: The SRQ outlives the scope, and the library takes its lock.
                 let errno = unsafe { resize_raw(queue as *mut ibv_srq, max_wr) };
                 ensure(errno == 0, || format!("resize {round}: errno {errno}"))?;
                 count.store(round, Ordering::Relaxed);
@@ -386,7 +391,7 @@ fn resize_busy(ends: &Ends) -> Outcome {
             }
             left -= TAKEN;
             exchange(&mut fan, MESSAGES, |_, id| {
-                // In what order QPs take is open, but each WR is taken once.
+                // The order between the QPs is undefined, but each work request is used once.
                 let place = taken.get_mut(id).ok_or_else(|| format!("receive {id}"))?;
                 ensure(!std::mem::replace(place, true), || {
                     format!("receive {id} twice")
@@ -424,7 +429,7 @@ fn last_wqe(ends: &Ends) -> Outcome {
         .map_err(text("modify"))?;
     expect_event(&context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
     expect_event(&context, None)?;
-    // Nothing of the queue was flushed: it belongs to the others.
+    // No receive of the SRQ was flushed, because the SRQ belongs to the other QPs, too.
     for number in 0..4 {
         fan.send(1, number)?;
         let wc = fan.received()?;
@@ -452,7 +457,7 @@ fn busy(ends: &Ends) -> Outcome {
     ensure(errno_of(&refused) == EBUSY, || {
         format!("{refused:?} with a QP")
     })?;
-    // It still works.
+    // The SRQ still works.
     fan.post(0)?;
     fan.send(0, 0)?;
     let wc = fan.received()?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a process writes into the ring of its shared receive queue past its library.
+//! Malformed contents of an SRQ's ring, which a process can write itself without its library:
+//! the driver must break only the QPs that use the ring.
 
 use std::{fs, ptr, time::Duration};
 
@@ -12,9 +13,11 @@ use crate::{
     tap::Tap,
 };
 
-/// Offsets in the ring, and in a WQE (`rdma_user_rxe.h`).
+/// Offset of the producer index in the ring (`struct rxe_queue_buf`, `rdma_user_rxe.h`).
 const PRODUCER: usize = 128;
+/// Offset of the first WQE in the ring.
 const ELEMENTS: usize = 384;
+/// Offset of the number of SGEs in a WQE (`struct rxe_recv_wqe`).
 const NUM_SGE: usize = 28;
 
 /// Runs all cases.
@@ -25,14 +28,14 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("garbage in an SRQ's ring hurts nobody else", garbage(ends));
 }
 
-/// The memory of a queue's ring.
+/// The mapping of a queue's ring.
 struct Ring {
     start: *mut u8,
     len: usize,
 }
 
 impl Ring {
-    /// The mapping of the device's file that `make` adds, of a queue that it makes last.
+    /// Calls `make` and returns its result, with the mappings of device files that were added.
     fn of<T>(make: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<Self>), String> {
         let before = Self::all()?;
         let made = make()?;
@@ -66,7 +69,8 @@ impl Ring {
 
     fn word(&self, at: usize) -> *mut u32 {
         assert!(at % 4 == 0 && at + 4 <= self.len);
-        // SAFETY: In bounds of the mapping, which stays: the queue's ring isn't resized here.
+        // SAFETY: In bounds of the mapping. The mapping stays, because no case uses the ring after
+        // a successful resize of the SRQ.
         unsafe { self.start.add(at).cast() }
     }
 
@@ -76,14 +80,15 @@ impl Ring {
     }
 
     fn set(&self, at: usize, word: u32) {
-        // SAFETY: Valid, as `word` checked; to the library this is what a peer of the ring does.
+        // SAFETY: Valid, as `word` checked. The library expects that the ring's other side changes
+        // the ring.
         unsafe { ptr::write_volatile(self.word(at), word) };
     }
 }
 
-/// A fan, and the ring of its queue: the one that has the queue's size.
+/// Creates a `Fan` and finds the ring of its SRQ among the new mappings, by its index mask.
 fn fan(ends: &Ends) -> Result<(Fan, Ring), String> {
-    // No other ring of a fan has as many elements.
+    // No other ring of a `Fan` has this index mask.
     const WRS: u32 = 255;
     let (fan, rings) = Ring::of(|| Fan::new(ends, 2, WRS))?;
     let ring = rings.into_iter().find(|ring| ring.get(4) == WRS);
@@ -94,7 +99,7 @@ fn element(ring: &Ring, slot: usize) -> usize {
     ELEMENTS + (slot << ring.get(0))
 }
 
-/// The sender is told that the receiver is in error.
+/// Checks that the sender completes with REM_OP_ERR, which reports the error of the receiver.
 fn operational(fan: &Fan) -> Outcome {
     let status = fan.sent_with()?;
     ensure(status == IBV_WC_REM_OP_ERR, || {
@@ -124,7 +129,7 @@ fn malformed(ends: &Ends) -> Outcome {
 fn ahead(ends: &Ends) -> Outcome {
     let (mut fan, ring) = fan(ends)?;
     ring.set(PRODUCER, 200);
-    // Messages without payload fit; the first with payload does not.
+    // A WQE of zeros has no SGE: messages without payload fit, and a message with payload does not.
     for number in [1, 9] {
         fan.send(0, number)?;
         let wc = fan.received()?;
@@ -160,7 +165,8 @@ fn broken(ends: &Ends) -> Outcome {
         errno_of(&fan.srq.resize(300)),
     ];
     ensure(errnos == [EINVAL; 3], || format!("errnos {errnos:?}"))?;
-    // It stays so, and the other QP learns it when it needs a receive.
+    // The SRQ stays in error after the index was repaired. The other QP gets the error when it
+    // needs a receive.
     ring.set(PRODUCER, 1);
     fan.send(1, 0)?;
     operational(&fan)?;
@@ -185,11 +191,11 @@ fn garbage(ends: &Ends) -> Outcome {
             if round % 2 == 0 {
                 ring.set(PRODUCER, random() & 255);
             }
-            // A QP that is in error takes no more: no matter.
+            // Sending may fail, because the QP may be in error already.
             let _ = fan.send(number % 2, number);
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Nor does it matter whether what is there now can be moved; the ring is another after it.
+        // Resizing may fail, because it moves the garbage. On success the ring is another one.
         let _ = fan.srq.resize(300);
         victim.post(0)?;
         victim.send(0, round)?;

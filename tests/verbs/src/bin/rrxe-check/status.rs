@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What goes wrong must end in the documented status, at both ends, and in nothing else.
+//! Errors of RC QPs: each ends in the documented completion status and QP state, at the end or ends
+//! concerned, and has no other effect.
 
 use rrxe_verbs::sys::*;
 
@@ -131,7 +132,7 @@ fn region_right(ends: &Ends) -> Outcome {
     refused(&pair, Send::new(7, IBV_WR_RDMA_WRITE, sges).at(&pair.b, 0))
 }
 
-/// The range is checked as a whole before its first byte is touched.
+/// The driver checks the whole range of a WRITE before it writes the first byte.
 fn no_partial_write(ends: &Ends) -> Outcome {
     let plan = Plan::default();
     let mut pair = Pair::new(ends, plan)?;
@@ -221,7 +222,8 @@ fn misaligned_atomic(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     let sges = vec![pair.a.mr.sge(0, 8)];
     let mut request = Send::new(7, IBV_WR_ATOMIC_FETCH_AND_ADD, sges).at(&pair.b, 0);
-    // The library refuses an odd address itself, so the region's base must not be what is aligned.
+    // The region begins at an aligned address, so an address 4 bytes behind is misaligned. The
+    // library may refuse a misaligned address itself, with EINVAL.
     request.remote.0 += 4;
     match pair.a.send(request.clone()) {
         Ok(()) => pair.a.expect(7, IBV_WC_REM_INV_REQ_ERR).map(|_| ()),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Results, one line each, in the Test Anything Protocol.
+//! Results in the Test Anything Protocol (TAP), one line each.
 
 use std::{fmt::Display, process::ExitCode};
 
-/// Counts and prints results.
+/// A printer of results, which counts them.
 pub struct Tap {
     prefix: String,
     passed: u32,
@@ -12,7 +12,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Names every result `prefix: …`.
+    /// Creates a printer that puts `prefix` in front of the name of every result.
     pub fn new(prefix: String) -> Self {
         Self {
             prefix,
@@ -21,7 +21,7 @@ impl Tap {
         }
     }
 
-    /// Prints one result.
+    /// Prints the result of a case.
     pub fn result<E: Display>(&mut self, name: &str, result: Result<(), E>) {
         match result {
             Ok(()) => {
@@ -35,12 +35,12 @@ impl Tap {
         }
     }
 
-    /// Prints that a test can't run here.
+    /// Prints that a case is skipped.
     pub fn skip(&self, name: &str, why: &str) {
         println!("ok - {}: {name} # SKIP {why}", self.prefix);
     }
 
-    /// Success if something passed and nothing failed.
+    /// Returns success if a case passed and none failed.
     pub fn verdict(&self) -> ExitCode {
         if self.failed == 0 && self.passed > 0 {
             ExitCode::SUCCESS

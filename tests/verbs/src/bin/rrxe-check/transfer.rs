@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every operation over a range of sizes and offsets, with the data compared byte by byte.
+//! Every RC and UC operation over a range of sizes, with the data compared byte by byte; order of
+//! completions; completion events.
 
 use rrxe_verbs::{object::Depth, sys::*};
 
@@ -24,11 +25,12 @@ const SIZES: [usize; 12] = [
     1 << 20,
 ];
 
-/// Where the source lies in A's region, and the target in B's: odd, so that pages are crossed.
+/// Offset of the source in A's region: odd, so that the data crosses pages.
 const SOURCE: usize = 4093;
+/// Offset of the target in B's region: odd, as [`SOURCE`].
 const TARGET: usize = 2047;
 
-/// Runs all transfers.
+/// Runs the cases of RC.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("SEND of all sizes", sizes(ends, send));
     tap.result("SEND with immediate of all sizes", sizes(ends, send_imm));
@@ -50,10 +52,11 @@ fn sizes(ends: &Ends, transfer: fn(&mut Pair, usize, u64) -> Outcome) -> Outcome
     sizes_over(ends, Plan::default(), SIZES.len(), transfer)
 }
 
-/// Unreliable connections lose what comes too fast: messages of the smaller sizes.
+/// UC uses only the first eleven of [`SIZES`], because a receiver loses packets of a long message
+/// that arrive too fast.
 const UC_SIZES: usize = 11;
 
-/// Runs the transfers of unreliable connections.
+/// Runs the cases of UC.
 pub fn run_uc(tap: &mut Tap, ends: &Ends) {
     let plan = Plan {
         kind: IBV_QPT_UC,
@@ -72,7 +75,8 @@ pub fn run_uc(tap: &mut Tap, ends: &Ends) {
     }
 }
 
-/// Nobody says when a WRITE over an unreliable connection is there: the SEND behind it does.
+/// A WRITE over UC. The completion at A does not say that the data has arrived, so B waits for a
+/// SEND behind the WRITE.
 pub fn write_uc(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let source = pair.a.mr.sge(SOURCE, size);
     pair.a
@@ -96,7 +100,7 @@ fn sizes_over(
     each_size(ends, plan, &SIZES[..count], transfer)
 }
 
-/// One kind of transfer of each of these sizes.
+/// Connects a pair and makes one transfer of each of `sizes`.
 pub fn each_size(
     ends: &Ends,
     plan: Plan,
@@ -112,7 +116,8 @@ pub fn each_size(
     Ok(())
 }
 
-/// The target range holds the pattern and its neighbours are untouched.
+/// Checks that the target holds the pattern of `seed`, and that the bytes before and behind it are
+/// untouched.
 fn check_target(pair: &Pair, size: usize, seed: u64) -> Outcome {
     let memory = &pair.b.mr.buffer;
     if let Some(at) = memory.mismatch(TARGET, size, seed) {
@@ -201,7 +206,7 @@ pub fn write_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// B reads from A, so that the same ranges are compared.
+/// A READ by B of A's memory, so that the same ranges as for a WRITE by A are compared.
 pub fn read(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let target = pair.b.mr.sge(TARGET, size);
     pair.b
@@ -234,7 +239,7 @@ fn inline(ends: &Ends) -> Outcome {
         pair.a.mr.buffer.fill(SOURCE, size, 9);
         for opcode in [IBV_WR_SEND, IBV_WR_RDMA_WRITE] {
             let mut source = pair.a.mr.sge(SOURCE, size);
-            // Inline payload needs no key.
+            // Inline data needs no L_Key.
             source.lkey = 0xdead_beef;
             let mut request = Send::new(1, opcode, vec![source]).at(&pair.b, TARGET);
             request.flags |= IBV_SEND_INLINE;
@@ -253,7 +258,7 @@ fn inline(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-/// A message gathered from and scattered to several pieces that don't match one another.
+/// A SEND from a list of SGEs to a receive with SGEs of other lengths.
 fn sge_lists(ends: &Ends) -> Outcome {
     let mut pair = Pair::new(ends, Plan::default())?;
     let (pieces_out, pieces_in) = ([1usize, 4097, 0, 5000], [3000usize, 1, 6097, 0]);
@@ -282,7 +287,8 @@ fn sge_lists(ends: &Ends) -> Outcome {
     check_target(&pair, total, 21)
 }
 
-/// An atomic operation of A on the word at 64 bytes into B's region, and what it returned.
+/// Makes an atomic operation by A on the 64-bit word at offset 64 of B's region. Returns the
+/// original value that A got.
 fn atomic(pair: &Pair, opcode: ibv_wr_opcode, operands: (u64, u64)) -> Result<u64, String> {
     let result = pair.a.mr.sge(0, 8);
     let mut request = Send::new(1, opcode, vec![result]).at(&pair.b, 64);
@@ -400,8 +406,8 @@ fn both_directions(ends: &Ends) -> Outcome {
         recv: 32,
         ..plan.depth
     };
-    // 2.1 s: 1,024 packets are in flight each way, and the debug kernel needs longer than 0.5
-    // s for what comes before the first acknowledgment.
+    // 2.1 s, because 1,024 packets are in flight each way, and the debug kernel needs longer than
+    // 0.5 s for the packets before the first acknowledgement.
     plan.timing.timeout = 19;
     let mut pair = Pair::new(ends, plan)?;
     pair.a.mr.buffer.fill(0, 65536, 1);

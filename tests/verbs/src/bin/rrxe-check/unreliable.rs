@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What goes wrong on an unreliable connection: the sender hears of its own faults only, and
-//! its send queue alone is in error then.
+//! Errors of UC QPs: the sender gets error completions only for errors of its own requests. Then
+//! its send queue is in error (SQE) and its receive queue still works.
 
 use rrxe_verbs::sys::*;
 
@@ -30,7 +30,7 @@ fn in_state(pair: &Pair, expected: ibv_qp_state) -> Outcome {
     ensure(state == expected, || format!("A is in state {state}"))
 }
 
-/// A SEND arrives.
+/// Checks that a SEND of `size` bytes arrives.
 fn works(pair: &Pair, size: usize) -> Outcome {
     pair.b.recv(1, 0, size)?;
     pair.a
@@ -52,7 +52,7 @@ fn sqe(ends: &Ends) -> Outcome {
     pair.a
         .send(Send::new(8, IBV_WR_SEND, vec![pair.a.mr.sge(0, 10)]))?;
     pair.a.expect(8, IBV_WC_WR_FLUSH_ERR)?;
-    // The receive queue is well.
+    // The receive queue still works.
     pair.a.recv(9, 0, 100)?;
     pair.b
         .send(Send::new(10, IBV_WR_SEND, vec![pair.b.mr.sge(0, 100)]))?;
@@ -107,7 +107,7 @@ fn no_receive(ends: &Ends) -> Outcome {
     works(&pair, 5000)
 }
 
-/// The receive stays, for a SEND that fits.
+/// The receive stays posted, and a later SEND that fits uses it.
 fn too_long(ends: &Ends) -> Outcome {
     let pair = pair(ends)?;
     pair.b.recv(9, 0, 99)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Extended reliable connections: one target, queues of several owners.
+//! Extended reliable connections (XRC): an initiator of device A sends over one target of device B
+//! to SRQs that belong to several protection domains.
 
 use std::rc::Rc;
 
@@ -19,11 +20,12 @@ use crate::{
 
 const EBUSY: i32 = 16;
 const MEMORY: usize = 1 << 16;
-/// More than one packet.
+/// Bytes of a message: more than one packet.
 const LENGTH: usize = 5000;
-/// Events that a target raises in its life.
+/// Number of asynchronous events that a target raises in its life (`MAX_RAISED_BY_TARGET`,
+/// rust/rdma/verbs/unread.rs).
 const MOST_EVENTS: usize = 64;
-/// How long an event may take, in milliseconds.
+/// Wait for the next event, in milliseconds. Without an event for so long, all have been read.
 const PATIENCE: i32 = 100;
 
 /// Runs all cases.
@@ -40,7 +42,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("XRC: a target made with a queue serves all", queue(ends));
 }
 
-/// A queue with memory and completions of its own.
+/// An SRQ with a protection domain, memory and a CQ of its own.
 struct Owner {
     srq: XrcSrq,
     mr: Mr,
@@ -57,7 +59,7 @@ impl Owner {
     }
 }
 
-/// A connection, and two owners of queues at its target.
+/// A connection, and two owners of SRQs in the XRC domain of its target.
 struct Bench {
     ini: Initiator,
     mr: Mr,
@@ -79,7 +81,7 @@ impl Bench {
         Self::connect(ends, far, xrcd, owners)
     }
 
-    /// A connection to the queues of `xrcd` that there are.
+    /// Connects an initiator on device A to a new target of `xrcd`.
     fn connect(
         ends: &Ends,
         far: Rc<Context>,
@@ -101,7 +103,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Connects both ends, which are in RESET.
+    /// Connects the initiator and the target, which are in RESET.
     fn pair(&mut self, ends: &Ends) -> std::io::Result<()> {
         let near = &self.ini.pd.context;
         let ours = Endpoint::new(near, self.ini.number(), 0xff_fffd, ends.v6)?;
@@ -111,7 +113,7 @@ impl Bench {
         self.ini.connect(&ours, &theirs, &timing)
     }
 
-    /// Connects the target to another initiator.
+    /// Resets the target and connects it to a new initiator.
     fn reconnect(&mut self, ends: &Ends) -> std::io::Result<()> {
         self.tgt.reset()?;
         self.ini = Initiator::new(&self.ini.pd.clone(), &self.ini.cq.clone())?;
@@ -135,7 +137,7 @@ impl Bench {
         self.ini.post(request, &sge).map_err(|why| why.to_string())
     }
 
-    /// The request's status.
+    /// Waits for the completion of a request and returns its status.
     fn status(&self) -> Result<ibv_wc_status, String> {
         Ok(next_completion(&self.ini.cq)?.status)
     }
@@ -147,7 +149,7 @@ impl Bench {
         })
     }
 
-    /// The owner's next receive, which must be of this connection.
+    /// Waits for the owner's next receive, which must be by this connection's target.
     fn received(&self, owner: usize, opcode: ibv_wc_opcode) -> Result<ibv_wc, String> {
         let wc = next_completion(&self.owners[owner].srq.cq)?;
         ensure(
@@ -202,7 +204,7 @@ fn memory(ends: &Ends) -> Outcome {
     bench.expect(IBV_WC_SUCCESS)?;
     let wrong = bench.mr.buffer.mismatch(16384, LENGTH, 3);
     ensure(wrong.is_none(), || format!("wrong byte at {wrong:?}"))?;
-    // One owner's memory isn't reached through the other's queue.
+    // A request that names the SRQ of one owner can't access the memory of the other.
     let other = Request {
         srqn: bench.owners[1].srq.number,
         ..bench.request(0, IBV_WR_RDMA_WRITE)
@@ -262,7 +264,7 @@ fn broken(ends: &Ends) -> Outcome {
     for event in [IBV_EVENT_SRQ_ERR, IBV_EVENT_QP_FATAL] {
         expect_event(&bench.context, Some(event))?;
     }
-    // Nobody else's connection is hurt.
+    // Another connection to the same XRC domain still works.
     let Bench {
         context,
         xrcd,
@@ -293,7 +295,7 @@ fn busy(ends: &Ends) -> Outcome {
 fn few_events(ends: &Ends) -> Outcome {
     let mut bench = Bench::new(ends)?;
     for _ in 0..MOST_EVENTS + 16 {
-        // No such region.
+        // An R_Key that no region has.
         let request = Request {
             rkey: 0,
             ..bench.request(0, IBV_WR_RDMA_WRITE)

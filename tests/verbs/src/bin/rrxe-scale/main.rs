@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Many objects at a time, and many one after another.
+//! Large numbers of verbs objects: many at the same time, many one after another, and a user's
+//! limit.
 //!
-//! `rrxe-scale objects DEVICE COUNT [leave]` makes so many memory regions, CQs and QPs in
-//! this one process, connects the QPs in pairs, sends a message over each pair, and takes all
-//! away again, or leaves that to the end of the process. `rrxe-scale connections DEVICE_A
-//! DEVICE_B COUNT` sets up, uses and tears down so many connections, one after another.
-//! `rrxe-scale limit DEVICE KIND` makes as many address handles (`ah`), windows (`mw`) or
-//! domains (`pd`) as one user may have objects, and has another user make one more meanwhile,
-//! by `rrxe-scale one DEVICE KIND`. What each step took is printed.
+//! `rrxe-scale objects DEVICE COUNT [leave]` creates COUNT memory regions, CQs and QPs in one
+//! process, connects the QPs in pairs and sends a message over each pair. Then it destroys all
+//! objects, or with `leave` leaves them to the end of the process.
+//!
+//! `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up, uses and tears down COUNT connections,
+//! one after another.
+//!
+//! `rrxe-scale limit DEVICE KIND` creates as many objects of a kind as one user may have objects.
+//! KIND is `ah` (address handles), `mw` (memory windows) or `pd` (protection domains). At the limit
+//! it runs `rrxe-scale one DEVICE KIND` as another user, who must be able to create one object.
+//!
+//! The program prints the duration of each step.
 
 use std::{
     any::Any,
@@ -60,7 +66,7 @@ fn number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("no number: {text}"))
 }
 
-/// Runs a step, and prints what it took and how much memory is left.
+/// Runs a step, and prints its duration and the memory that is available afterwards.
 fn timed<T>(name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let start = Instant::now();
     let result = step().map_err(|why| format!("{name}: {why}"))?;
@@ -77,7 +83,7 @@ fn available() -> Result<u64, String> {
         .ok_or_else(|| "no MemAvailable".into())
 }
 
-/// `count` of what `make` makes.
+/// Creates `count` objects by `make`.
 fn many<T>(count: usize, make: impl Fn(usize) -> io::Result<T>) -> Result<Vec<T>, String> {
     (0..count)
         .map(|index| make(index).map_err(|why| format!("number {index}: {why}")))
@@ -100,7 +106,7 @@ fn objects(device: &str, count: &str, leave: bool) -> Outcome {
     if leave {
         std::process::exit(0);
     }
-    // The QPs hold the CQs.
+    // The QPs first, because each holds a reference to its CQ.
     timed("destroy_qp", || {
         drop(qps);
         Ok(())
@@ -135,7 +141,8 @@ fn connect_pairs(context: &Context, qps: &[Qp]) -> io::Result<()> {
     Ok(())
 }
 
-/// A message over each pair, from the first one's region to the second one's.
+/// Sends a message over each pair of QPs, from the region of the first to the region of the second,
+/// and checks it.
 fn send_pairs(qps: &[Qp], cqs: &[Rc<Cq>], mrs: &mut [Mr]) -> Outcome {
     for (index, pair) in qps.chunks_exact(2).enumerate() {
         let [from, to] = &mut mrs[2 * index..2 * index + 2] else {
@@ -217,7 +224,7 @@ fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
     arrived(&mr_b, seed)
 }
 
-/// What `limit` and `one` make their objects of.
+/// The context, the protection domain and the GID from which `limit` and `one` create objects.
 struct Maker {
     context: Rc<Context>,
     pd: Rc<Pd>,
@@ -225,7 +232,7 @@ struct Maker {
     gid: [u8; 16],
 }
 
-/// Any object; it goes when this is dropped.
+/// An object of any kind. It is destroyed when it is dropped.
 type Object = Box<dyn Any>;
 
 impl Maker {
@@ -252,20 +259,20 @@ impl Maker {
     }
 }
 
-/// Makes an object of a kind.
+/// Creates and destroys one object of a kind.
 fn one(device: &str, kind: &str) -> Outcome {
     let made = Maker::new(device)?.make(kind);
     made.map(drop).map_err(|why| why.to_string())
 }
 
-/// Makes objects of a kind until the device refuses with `ENOMEM`, which it does at the limit
-/// of a user and not much sooner; another user finds room meanwhile, and so does this one
-/// when one object is gone.
+/// Creates objects of a kind until the device refuses one with `ENOMEM`. This must be at the limit
+/// of a user, and not earlier than the few other objects of this process explain. At the limit
+/// another user can create an object. This user can do so after one object was destroyed.
 fn limit(device: &str, kind: &str) -> Outcome {
     const ENOMEM: i32 = 12;
-    /// Objects of all kinds that a user has at most.
+    /// Maximum number of objects of a user, of all kinds together.
     const LIMIT: usize = 1 << 19;
-    /// Those that this user has beside.
+    /// Maximum number of other objects that this process has.
     const OTHERS: usize = 4;
     let maker = Maker::new(device)?;
     let make = || maker.make(kind);
@@ -290,7 +297,7 @@ fn limit(device: &str, kind: &str) -> Outcome {
     })
 }
 
-/// Has another user make an object of a kind.
+/// Has another user create an object of a kind.
 fn of_another_user(device: &str, kind: &str) -> Outcome {
     const NOBODY: u32 = 65534;
     let program = std::env::current_exe().map_err(|why| why.to_string())?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How windows, regions, QPs and domains end while they have to do with one another.
+//! Invalidation and deallocation of windows, and the end of regions, QPs and protection domains
+//! that have windows.
 
 use rrxe_verbs::{
     object::{Mr, Mw, Pd},
@@ -26,7 +27,7 @@ pub fn old_key(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     refused(&pair, attempt(old))
 }
 
-/// Posts LOCAL_INV at `end`.
+/// Posts LOCAL_INV of `key` at `end`. It must complete with `status`.
 fn invalidate(end: &End, key: u32, status: ibv_wc_status) -> Outcome {
     let mut request = Send::new(6, IBV_WR_LOCAL_INV, vec![]);
     request.imm = key.to_be();
@@ -40,7 +41,8 @@ fn deregister(mr: Mr) -> Outcome {
         .map_err(|(_, e)| format!("dereg_mr: {e}"))
 }
 
-/// Deregistration must fail for windows that are bound; gives the region back.
+/// Checks that the deregistration of a region with bound windows fails with EINVAL. Returns the
+/// region.
 fn keep(mr: Mr) -> Result<Mr, String> {
     match mr.deregister() {
         Ok(_) => Err("the region was deregistered".into()),
@@ -61,7 +63,7 @@ pub fn region_stays(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     } = b;
     drop(first);
     let mr = keep(mr)?;
-    // It can still be used.
+    // The region can still be used through the second window.
     let pair = Pair {
         a,
         b: End {
@@ -126,7 +128,8 @@ pub fn remote_inv(ends: &Ends) -> Outcome {
     ensure(flags & IBV_WC_WITH_INV != 0, || format!("flags {flags:#x}"))
 }
 
-/// A's SEND invalidates the key of a window of B. Returns the flags of B's completion.
+/// A SEND with invalidate by A invalidates the R_Key of a window of B. Returns the flags of B's
+/// completion.
 pub fn invalidated(ends: &Ends) -> Result<u32, String> {
     let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
     let at = MEMORY - 3000;
@@ -137,7 +140,7 @@ pub fn invalidated(ends: &Ends) -> Result<u32, String> {
     pair.a.send(send)?;
     pair.a.expect(3, IBV_WC_SUCCESS)?;
     let wc = pair.b.expect(4, IBV_WC_SUCCESS)?;
-    // SAFETY: Every bit pattern is a key.
+    // SAFETY: Every bit pattern is a valid R_Key.
     let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
     ensure(key == mw.rkey(), || format!("key {key:#x}"))?;
     let wrong = pair.b.mr.buffer.mismatch(at, 3000, 5);
@@ -151,7 +154,8 @@ pub fn invalidated(ends: &Ends) -> Result<u32, String> {
 }
 
 pub fn bad_inv(ends: &Ends) -> Outcome {
-    // A region, a window of type 1, one that isn't bound, nothing at all, another QP's.
+    // The R_Keys of a region, of a window of type 1, of an unbound window, of no object, and of a
+    // window that another QP bound.
     let keys: [(&str, fn(&Pair, &[Mw; 3]) -> u32); 5] = [
         ("a region", |pair, _| pair.b.mr.rkey()),
         ("type 1", |_, mws| mws[0].rkey()),
@@ -182,7 +186,7 @@ pub fn bad_inv(ends: &Ends) -> Outcome {
                 pair.a.expect(3, IBV_WC_REM_ACCESS_ERR).map(|_| ())
             };
             outcome.map_err(|why| format!("{name}, local {local}: {why}"))?;
-            // The other QP's window is as it was.
+            // The window of the other QP is still bound.
             let attempt = request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mws[2].rkey());
             granted(&beside, attempt)?;
         }
@@ -217,7 +221,7 @@ pub fn domain_stays(ends: &Ends) -> Outcome {
     let text = |e: std::io::Error| format!("set-up: {e}");
     let pd = Pd::new(&pair.b.qp.pd.context).map_err(text)?;
     let mw = alloc(&pd, IBV_MW_TYPE_1)?;
-    // SAFETY: The domain is alive, and stays so unless this succeeds, which ends the test.
+    // SAFETY: The domain is alive. If the call succeeds, the domain is not used any more.
     let errno = unsafe { ibv_dealloc_pd(pd.raw) };
     if errno != EBUSY {
         std::mem::forget((pd, mw));

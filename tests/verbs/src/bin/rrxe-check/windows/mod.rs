@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows: what they grant, to whom, until when, and what can't be bound.
+//! Memory windows: the access that they grant, their QPs, their end, and the bindings that are
+//! refused.
 //!
-//! B's region grants peers nothing by itself; A reaches it through windows only.
+//! The region of B has no remote access rights itself, so A can access it only through windows.
 
 use std::rc::Rc;
 
@@ -19,9 +20,11 @@ use crate::{
     tap::Tap,
 };
 
-/// Where B's windows lie in its region, and how long they are.
+/// Offset of B's windows in its region.
 const START: usize = 4096 + 13;
+/// Bytes of B's windows.
 const LENGTH: usize = 9000;
+/// Bytes of a region.
 const MEMORY: usize = 32768;
 const KINDS: [ibv_mw_type; 2] = [IBV_MW_TYPE_1, IBV_MW_TYPE_2];
 const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -92,7 +95,7 @@ fn plan() -> Plan {
     }
 }
 
-/// What is to be bound.
+/// A BIND_MW request.
 struct Bind<'a> {
     mw: &'a Mw,
     rkey: u32,
@@ -127,7 +130,8 @@ impl<'a> Bind<'a> {
         }
     }
 
-    /// Posts it as a work request, which must end in `status`; the library learns of the new key.
+    /// Posts the work request, which must complete with `status`. On success stores the new R_Key
+    /// in the library's window.
     fn expect(self, end: &End, status: ibv_wc_status) -> Outcome {
         let mut wr = ibv_send_wr {
             wr_id: 5,
@@ -163,7 +167,7 @@ fn alloc(pd: &Rc<Pd>, kind: ibv_mw_type) -> Result<Mw, String> {
     Mw::new(pd, kind).map_err(|e| format!("alloc_mw: {e}"))
 }
 
-/// A pair whose B has a window of this kind, bound with these rights.
+/// Creates a pair whose end B has a window of type `kind`, bound with the rights `access`.
 fn bound(ends: &Ends, kind: ibv_mw_type, access: u32) -> Result<(Pair, Mw), String> {
     let pair = Pair::new(ends, plan())?;
     let mw = alloc(&pair.b.qp.pd, kind)?;
@@ -171,7 +175,7 @@ fn bound(ends: &Ends, kind: ibv_mw_type, access: u32) -> Result<(Pair, Mw), Stri
     Ok((pair, mw))
 }
 
-/// A request of A for `length` bytes at `addr`.
+/// A request by A for `length` bytes at the remote address `addr`.
 fn request(pair: &Pair, opcode: ibv_wr_opcode, addr: u64, length: usize, rkey: u32) -> Send {
     let mut request = Send::new(7, opcode, vec![pair.a.mr.sge(0, length)]);
     request.remote = (addr, rkey);
@@ -196,7 +200,7 @@ fn refused(pair: &Pair, request: Send) -> Outcome {
     })
 }
 
-/// A window's whole range is written and read through it, and nothing else is touched.
+/// A writes and reads the whole range of a window. No byte outside of the range is written.
 pub fn reached(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let (mut pair, mw) = bound(ends, kind, REMOTE)?;
     pair.a.mr.buffer.fill(0, LENGTH, 3);
@@ -249,7 +253,7 @@ fn rights(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     for (opcode, right) in needs {
         for access in [right, REMOTE & !right] {
             let (pair, mw) = bound(ends, kind, access)?;
-            // The first aligned word of the window.
+            // The first aligned 64-bit word of the window.
             let addr = start(&pair).next_multiple_of(8);
             let attempt = request(&pair, opcode, addr, 8, mw.rkey());
             let outcome = if access == right {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can't be bound.
+//! Bindings of windows that fail with MW_BIND_ERR.
 
 use rrxe_verbs::{
     object::{Mr, Pd},
@@ -10,7 +10,7 @@ use rrxe_verbs::{
 use super::{alloc, bound, plan, Bind, MEMORY, REMOTE, START};
 use crate::pair::{Ends, Outcome, Pair, Plan};
 
-/// One thing wrong with a binding, each.
+/// A change that makes a valid binding invalid.
 type Spoil = fn(&mut Bind<'_>);
 
 pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
@@ -36,7 +36,7 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
         bind.expect(&pair.b, IBV_WC_MW_BIND_ERR)
             .map_err(|why| format!("{name}: {why}"))?;
     }
-    // The last byte of the region may be bound.
+    // A window may reach to the last byte of the region.
     let pair = Pair::new(ends, plan())?;
     let mw = alloc(&pair.b.qp.pd, kind)?;
     Bind::new(&mw, &pair.b.mr, REMOTE)
@@ -62,7 +62,7 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     }
 }
 
-/// Regions, and windows, that aren't fit.
+/// Regions without the necessary rights, and regions and windows of another protection domain.
 fn refused_regions(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let cases = [
         (
