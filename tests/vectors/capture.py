@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Picks a few datagrams of each kind out of traffic.sh's capture and writes them as vectors.
+"""Writes one datagram of each kind from the capture of traffic.sh as a test vector.
+
+The datagrams are of C rdma_rxe. The kind of a datagram is its IP version, opcode, AETH syndrome (of
+an acknowledgement) and number of pad bytes. The fields of a vector are those that tshark decodes,
+and those of FLUSH and ATOMIC WRITE, which it does not.
 
 usage: tests/vectors/capture.py <traffic.sh's output >rxe.txt          needs: apt install tshark
 """
@@ -15,7 +19,7 @@ BTH = {4: 28, 6: 48}
 
 
 def pcap(text):
-    """The title line and the datagrams behind it."""
+    """Returns the title of the capture in traffic.sh's output, and its datagrams (IP header to ICRC)."""
     log, title, rest = text.partition("pcap of ")
     if not title:
         raise SystemExit("no capture in the input:\n" + log)
@@ -31,7 +35,7 @@ def pcap(text):
 
 
 def kind(datagram):
-    """IP version, opcode and, where there is one, what the acknowledgment says."""
+    """Returns IP version, opcode, AETH syndrome of an acknowledgement (or None) and pad count."""
     version = datagram[0] >> 4
     transport = datagram[BTH[version] :]
     opcode = transport[0]
@@ -39,7 +43,10 @@ def kind(datagram):
 
 
 def unknown_to_wireshark(datagram):
-    """The headers of FLUSH and ATOMIC WRITE (IBTA 1.x annex A19), which Wireshark shows as payload."""
+    """Returns the header fields of FLUSH and ATOMIC WRITE (IBTA 1.x annex A19).
+
+    Wireshark takes these headers for payload.
+    """
     transport = datagram[BTH[datagram[0] >> 4] :]
     fields, at = {}, 12
     if transport[0] == 0x1C:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Writes scapy.txt: a packet of every opcode over IPv4 and IPv6, framed by scapy.
+"""Writes scapy.txt, test vectors for the packet codec: a packet of every opcode over IPv4 and IPv6.
 
-scapy (contrib/roce, by Haggai Eran) builds IP, UDP and BTH and computes the ICRC. It has no
-extension headers but AETH, so those are packed here after IBTA 1.x chapter 9; where Wireshark
-dissects them, its reading must agree with what was meant, or nothing is written.
+scapy (contrib/roce, by Haggai Eran) builds IP, UDP and BTH and computes the ICRC. Of the extension
+headers it has only AETH, so this script packs them itself, after IBTA 1.x chapter 9. Where
+Wireshark decodes a field, it must find the value that was packed. Otherwise the script writes
+nothing.
 
 usage: generate.py > scapy.txt          needs: pip install scapy; apt install tshark
 """
@@ -100,9 +101,11 @@ def padding():
     return bytes(16), {}
 
 
+# Bytes of payload: a full packet at an MTU of 256, two lengths that need pad bytes, none, and the
+# eight bytes of ATOMIC WRITE.
 MTU, SOME, ANY, NONE, WORD = 256, 130, 61, 0, 8
 
-# Operation: name, headers in order, payload bytes.
+# By operation (the low bits of the opcode): name, extension headers in order, bytes of payload.
 CONNECTED = {
     0x00: ("send-first", [], MTU),
     0x01: ("send-middle", [], MTU),
@@ -185,7 +188,8 @@ def packet(version, opcode, headers, payload):
         ip = IP(src="192.0.2.1", dst="198.51.100.7", id=bits(16), flags="DF", tos=bits(8), ttl=64)
     else:
         ip = IPv6(src="2001:db8::1", dst="2001:db8:7::2", tc=bits(8), fl=bits(20), hlim=64)
-    # A first build without ICRC settles the lengths, as scapy's own test does it.
+    # The first build sets the length fields. The second computes the ICRC over them, as scapy's own
+    # test does.
     raw = bytes(ip / udp / BTH(**bth, icrc=0) / Raw(body))
     again = (IP if version == 4 else IPv6)(raw)
     del again[BTH].icrc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wireshark's reading of RoCEv2 datagrams, and the text form that vectors are kept in.
+"""Decoding of RoCEv2 datagrams by Wireshark (tshark), and the text format of the test vectors.
 
 A vector is a line `packet NAME`, a line `datagram HEX` (from the IP header to the ICRC) and a line
 for each field, `FIELD VALUE` in hexadecimal, named as in Wireshark without the leading
@@ -13,7 +13,8 @@ import tempfile
 
 LINKTYPE_RAW = 101
 
-# Wireshark calls the pieces so; it knows neither XRCETH nor FETH nor what follows them.
+# Wireshark's names of the fields. Wireshark decodes neither XRCETH nor FETH nor the headers behind
+# them.
 FIELDS = [
     "bth.opcode", "bth.se", "bth.m", "bth.padcnt", "bth.p_key", "bth.destqp", "bth.a", "bth.psn",
     "deth.q_key", "deth.srcqp", "reth.va", "reth.r_key", "reth.dmalen", "atomiceth.swapdt",
@@ -23,7 +24,7 @@ FIELDS = [
 
 
 def tshark(datagrams):
-    """For each datagram a dictionary of the fields that Wireshark finds."""
+    """Returns, for each datagram, a dictionary of the fields that Wireshark decodes."""
     with tempfile.NamedTemporaryFile(suffix=".pcap", delete=False) as pcap:
         pcap.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, LINKTYPE_RAW))
         for datagram in datagrams:
@@ -46,7 +47,11 @@ def tshark(datagrams):
 
 
 def number(field, text):
-    """A field's value: tshark prints words as decimal, 0x… or True, and bytes as bare hexadecimal."""
+    """Returns the value of a field from tshark's output.
+
+    tshark prints integers as decimal, 0x… or True/False, and byte strings (immdt and ieth) as
+    hexadecimal without a prefix.
+    """
     if field in ("immdt", "ieth"):
         return int(text.replace(":", ""), 16)
     if text in ("True", "False"):
@@ -55,7 +60,7 @@ def number(field, text):
 
 
 def check(packets):
-    """Fails unless Wireshark reads what was meant, where it can read it."""
+    """Exits with an error unless each field that Wireshark decodes has its packed value."""
     for (name, _, meant), read in zip(packets, tshark([p[1] for p in packets]), strict=True):
         if "bth.psn" not in read:
             raise SystemExit(f"{name}: Wireshark sees no BTH")
@@ -65,6 +70,7 @@ def check(packets):
 
 
 def write(out, name, datagram, fields):
+    """Writes one test vector."""
     print(f"\npacket {name}\ndatagram {datagram.hex()}", file=out)
     for field, value in fields.items():
         print(f"{field} {value:#x}", file=out)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""One of each operation between two hosts (network namespaces) with a soft-RoCE device each.
+"""Makes each operation once between two hosts (network namespaces) with a soft-RoCE device each.
 
-The process forks; parent and child take the device of one host each and walk through the same
-list of operations in step, with a queue pair for each, so that a refused one spoils no other.
+traffic.sh runs this script in the virtual machine and captures the packets, of which capture.py
+makes test vectors. The script forks. The parent has device rxe1 and requests, and the child has
+device rxe2 and responds. Both take the same steps at the same time, over IPv4 and then over IPv6.
+Each step has queue pairs of its own, because some steps end in an error.
 """
 import os
 import socket
@@ -44,7 +46,7 @@ OPERATIONS = {RC: RELIABLE, UC: UNRELIABLE, UD: DATAGRAM}
 
 
 def sized(post):
-    """An operation on a buffer: the work request's SGE gives the length."""
+    """Returns an operation that posts by `post` and then sets the SGE, which has the length."""
 
     def operation(qp, peer, sge):
         post(qp, peer)
@@ -74,7 +76,7 @@ def flush(qp, peer, _sge):
     qp.wr_flush(peer["rkey"], peer["va"], 64, e.IBV_FLUSH_GLOBAL, e.IBV_FLUSH_RANGE)
 
 
-# Transport, operation, bytes, receives that the other side posts, status of the completion.
+# Transport, operation, bytes, number of receives of the responder, status of the completion.
 STEPS = [
     (transport, operation, length, 1, e.IBV_WC_SUCCESS)
     for transport, operations in (
@@ -97,6 +99,8 @@ STEPS = [
 
 
 class Host:
+    """One of the two hosts: a device with memory, and the control stream to the other host."""
+
     def __init__(self, number, peer):
         self.peer = peer.makefile("rw")
         self.first = number == 1

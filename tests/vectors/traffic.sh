@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs in the virtual machine: two hosts over a veth pair with C rdma_rxe, one of each operation
-# between them, and what host1 saw of it on standard output as a pcap file in base64.
+# Captures packets of C rdma_rxe for the test vectors. Runs in the virtual machine. Two network
+# namespaces are connected by a veth pair and have an rdma_rxe device each. traffic.py makes each
+# operation once between them. The packets at host1 are written to standard output, as a pcap file
+# in base64.
 #
 # usage: RRXE_MODULE=none tools/rrxe vm tests/vectors/traffic.sh | tests/vectors/capture.py >rxe.txt
 set -euo pipefail

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The codec and the ICRC against datagrams that others made: see the head of each vector file,
-//! and `reading.py` for their form.
+//! Tests of the packet codec and the ICRC with datagrams of other implementations: scapy, C
+//! rdma_rxe and hardware. The head of each vector file names its source, and `reading.py` describes
+//! the format.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use roce::wire::packet::{
 use roce::wire::{decode, BTH_LEN, ICRC_LEN};
 use roce::wr::{AtomicOp, SendTail};
 
-/// CRC-32 bit by bit, after its definition.
+/// CRC-32, computed bit by bit after its definition.
 fn crc32(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| {
         (0..8).fold(register ^ u32::from(*byte), |register, _| {
@@ -66,7 +67,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// IP and UDP headers taken off: the IP header's length and all from the BTH on.
+/// Returns the length of the IP header, and the datagram from the BTH on.
 fn split(datagram: &[u8]) -> (usize, &[u8]) {
     let ip_len = match datagram[0] >> 4 {
         4 => IPV4_LEN,
@@ -78,7 +79,8 @@ fn split(datagram: &[u8]) -> (usize, &[u8]) {
     (ip_len, &datagram[ip_len + UDP_LEN..])
 }
 
-/// The ICRC over everything, as it comes in pieces of this many bytes, and `more` behind it.
+/// Computes the ICRC of a datagram, with the bytes behind the BTH in pieces of `piece` bytes, and
+/// with the bytes `more` behind them.
 fn icrc(datagram: &[u8], piece: usize, more: &[u8]) -> [u8; ICRC_LEN] {
     let (ip_len, transport) = split(datagram);
     let udp = datagram[ip_len..ip_len + UDP_LEN]
@@ -104,8 +106,9 @@ fn icrc(datagram: &[u8], piece: usize, more: &[u8]) -> [u8; ICRC_LEN] {
     icrc.finish()
 }
 
-/// `rdma_rxe` (Linux 7.2) takes a FLUSH's headers for its payload as well and counts them twice.
-/// Its peers of other makes must drop such a packet; this keeps the knowledge of why.
+/// The bytes that `rdma_rxe` (Linux 7.2) includes in the ICRC of a FLUSH a second time: it takes
+/// the headers of a FLUSH for payload as well. Other implementations must drop such a packet,
+/// because its ICRC is wrong.
 fn counted_twice<'a>(source: &str, transport: &'a [u8]) -> &'a [u8] {
     match (source, transport[0]) {
         ("rdma_rxe", FLUSH) => &transport[..transport.len() - ICRC_LEN],
@@ -113,7 +116,7 @@ fn counted_twice<'a>(source: &str, transport: &'a [u8]) -> &'a [u8] {
     }
 }
 
-/// A packet in Wireshark's words.
+/// The fields of a decoded packet under Wireshark's names.
 fn fields(packet: &Packet) -> Fields {
     let mut fields = Fields::new();
     let mut field = |name: &str, value: u64| {
@@ -203,7 +206,8 @@ fn atomic_fields(eth: &AtomicEth, field: &mut dyn FnMut(&str, u64)) {
     field("atomiceth.cmpdt", compare);
 }
 
-/// Checks each vector of a file and returns the opcodes seen, each once.
+/// Checks each vector of a file: the ICRC, the decoded fields, the encoded headers and the pad.
+/// Returns the opcodes of the file, each once.
 fn check(source: &str, text: &str) -> Vec<u8> {
     let mut opcodes = Vec::new();
     for mut vector in parse(text) {
@@ -236,10 +240,10 @@ fn check(source: &str, text: &str) -> Vec<u8> {
     opcodes
 }
 
-/// Every opcode of RC, UC and UD.
+/// Number of opcodes of RC, UC and UD.
 const CLASSIC: usize = 25 + 12 + 2;
 
-/// Every opcode of the codec: XRC's and CNP besides.
+/// Number of opcodes of the codec: also those of XRC, and CNP.
 const ALL: usize = CLASSIC + 23 + 1;
 
 #[test]
@@ -270,7 +274,8 @@ fn a_flipped_bit_that_no_router_may_change_breaks_the_icrc() {
             _ => &[1, 2, 3, 7, 46, 47, 52],
         };
         for at in 0..vector.datagram.len() - ICRC_LEN {
-            // Neither the IP version nor the UDP length may lie to this test's own parser.
+            // Not the byte of the IP version and those of the UDP length, because this test's own
+            // parser needs them.
             if at == 0 || at == ip_len + 4 || at == ip_len + 5 {
                 continue;
             }
