@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An attacker: a process with several threads that share devices, objects and memory.
+//! An attacker: a process with several threads that share open devices, verbs objects and memory.
 
 use std::{fs, thread::scope};
 
@@ -18,8 +18,9 @@ const RLIMIT_NPROC: i64 = 6;
 const RLIMIT_NOFILE: i64 = 7;
 const RLIMIT_MEMLOCK: i64 = 8;
 
-/// Attacks as attacker `number`, whose threads have the beats from `first` on, for so many
-/// milliseconds.
+/// Runs attacker `number` for `life` milliseconds and returns its exit status. Its threads have the
+/// entries of [`Stats::beats`] from `first` on. Seven attackers in eight become an unprivileged
+/// user.
 pub fn attack(
     profile: &Profile,
     stats: &'static Stats,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An administrator without patience: links, network devices, namespaces and the module come
-//! and go while attackers use them.
+//! An administrator's process: it adds and removes rrxe links, network devices, network namespaces
+//! and the module while attackers use them.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -16,7 +16,7 @@ use crate::{
     watch,
 };
 
-/// What is done, by name in the report.
+/// Names of the actions in the report.
 pub const ACTIONS: [&str; 7] = [
     "admin add",
     "admin link del",
@@ -27,10 +27,11 @@ pub const ACTIONS: [&str; 7] = [
     "admin modprobe",
 ];
 
-/// Namespaces that come and go.
+/// Number of network namespaces that are added and removed.
 const PLACES: u64 = 3;
 
-/// Acts for the time of the run. Kinds of operations from `first` on are the actions.
+/// Takes actions until the end of the run. `first` is the index of the first action among the kinds
+/// of operations that [`Stats`] counts.
 pub fn act(profile: &Profile, stats: &'static Stats, first: usize) -> i32 {
     let mut rng = Rng::new(profile.seed, &[u64::MAX - 1]);
     let until = stats::now() + profile.seconds * 1000;
@@ -65,7 +66,7 @@ struct Admin<'a> {
 }
 
 impl Admin<'_> {
-    /// A namespace with a network device and a link; what there is of it already stays.
+    /// Adds a namespace with a network device and an rrxe link. Parts that exist already stay.
     fn add(&self, place: u64) {
         for command in [
             format!("ip netns add fz{place}"),
@@ -89,7 +90,7 @@ impl Admin<'_> {
         self.run(4, &setting);
     }
 
-    /// Removes the module while it is used, and makes the links of the run again.
+    /// Removes the module while it is in use, loads it again, and adds the links of the run again.
     fn reload(&self) {
         self.run(5, "rmmod rrxe");
         self.run(6, "modprobe rrxe");
@@ -116,7 +117,8 @@ impl Admin<'_> {
         self.stats.count(self.first + action, errno);
     }
 
-    /// Waits for a command. Returns its status, as it were an errno.
+    /// Waits for a command. Returns its exit status, which the report shows as an errno. A command
+    /// that hangs is a failure of the run and counts as errno 110 (ETIMEDOUT).
     fn finish(&self, mut child: Child, command: &str) -> i32 {
         let until = stats::now() + self.profile.patience;
         loop {

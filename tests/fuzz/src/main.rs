@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hostile users of the driver: `rrxe-fuzz [--seed N] [--seconds N] …`, as root, in the
-//! virtual machine.
+//! A fuzzer of the driver's user interface: `rrxe-fuzz [--seed N] [--seconds N] …` (see
+//! [`Profile`]), as root, in the virtual machine.
 //!
-//! The program starts attackers, one after another and some at a time: unprivileged processes
-//! that make calls of uverbs in any order, write to the rings and pages that they share with
-//! the kernel, and take away the memory that it uses. They end at any moment, most of them by
-//! SIGKILL. Beside them a pair of honest QPs transfers data.
+//! The program keeps a number of attackers running. An attacker is a process, mostly unprivileged,
+//! that makes uverbs calls in any order, writes to the rings and doorbell pages that it shares with
+//! the kernel, and unmaps or changes memory that the driver uses. Attackers end at any moment, most
+//! of them by SIGKILL. Meanwhile a victim, a process with a pair of honest QPs, transfers data.
 //!
-//! A run fails when the honest data is wrong or stands still, when a call or the end of a
-//! process hangs, when netlink shows freed memory, or when a CPU serves nobody for too long.
-//! The kernel's own complaints are for the script that starts the program. The choices of
-//! each thread follow from the seed; how threads meet does not.
+//! A run fails
+//!
+//! - when the victim's data is wrong or its transfers stop,
+//! - when a system call or the end of a process hangs,
+//! - when netlink shows freed memory,
+//! - when a CPU does not run a real-time thread for too long.
+//!
+//! The script that starts the program (fuzz.sh) checks the kernel's log. The random choices of each
+//! thread follow from the seed. The interleaving of threads does not.
 
 mod attacker;
 mod chaos;
@@ -37,10 +42,11 @@ use stats::{now, Stats};
 struct Attacker {
     pid: i32,
     number: u64,
+    /// Index of its first thread in [`Stats::beats`].
     first: usize,
-    /// When it is killed.
+    /// Time at which the supervisor kills it, in milliseconds.
     end: u64,
-    /// Whether it has been.
+    /// Whether the supervisor has killed it.
     killed: bool,
 }
 
@@ -50,13 +56,13 @@ struct Run {
     stats: &'static Stats,
     attackers: Vec<Attacker>,
     started: u64,
-    /// How attackers ended: by themselves, by the supervisor's SIGKILL, by another signal.
+    /// Number of attackers that ended by themselves, by SIGKILL, and by another signal.
     ends: [u64; 3],
     failures: Vec<String>,
     victim: Option<i32>,
-    /// Processes that end by themselves with the run.
+    /// Processes that end by themselves at the end of the run.
     helpers: Vec<i32>,
-    /// The victim's transfers when they last changed, and when that was.
+    /// Number of the victim's transfers, and the time at which it last changed, in milliseconds.
     progress: (u64, u64),
 }
 
@@ -67,7 +73,7 @@ impl Run {
         self.failures.push(why);
     }
 
-    /// Starts attackers until there are as many as there should be.
+    /// Starts attackers until as many run as the profile says.
     fn start(&mut self) {
         while self.attackers.len() < self.profile.attackers as usize {
             let threads = self.profile.threads as usize;
@@ -87,7 +93,7 @@ impl Run {
                 beat.since.store(0, Relaxed);
             }
             let mut rng = Rng::new(self.profile.seed, &[number, u64::MAX]);
-            // Some end by themselves before they are killed.
+            // One in four gets 10 s more until it is killed, so that it ends by itself.
             let life = self.profile.slow * (2000 + rng.below(20_000));
             let end = now() + life + if rng.one_in(4) { 10_000 } else { 0 };
             let (profile, stats) = (&self.profile, self.stats);
@@ -106,7 +112,7 @@ impl Run {
         }
     }
 
-    /// Notices who has ended.
+    /// Reaps the processes that have ended and checks their status.
     fn reap(&mut self) {
         while let Some((pid, status)) = sys::reap(-1) {
             if let Some(at) = self
@@ -138,7 +144,7 @@ impl Run {
         }
     }
 
-    /// Kills whose time has come, and looks who hangs.
+    /// Kills attackers at their time, and finds processes that hang.
     fn watch(&mut self) {
         let mut failures = Vec::new();
         for attacker in &mut self.attackers {
@@ -168,7 +174,8 @@ impl Run {
         failures.into_iter().for_each(|why| self.fail(why));
     }
 
-    /// Ends the run: attackers die now, the others end what they are at. None of it must take long.
+    /// Ends the run: kills the attackers and waits for the other processes, which end by
+    /// themselves. All must have ended within the patience of the profile.
     fn finish(&mut self) {
         for attacker in &mut self.attackers {
             attacker.end = attacker.end.min(now());

@@ -1,49 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a run is to do: its settings, and which operations are chosen how often.
+//! The profile of a run: its settings, and the weights of the operations.
 
 use crate::ops::Operation;
 
 /// The settings of a run.
 pub struct Profile {
-    /// All choices follow from it.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// How long, in seconds.
+    /// Duration of the run in seconds.
     pub seconds: u64,
-    /// Attackers at a time.
+    /// Number of attackers that run at the same time.
     pub attackers: u64,
-    /// Threads of each.
+    /// Number of threads of each attacker.
     pub threads: u64,
-    /// The user that attackers are; one in eight is root, whose operations reach further.
+    /// User and group ID of attackers. One attacker in eight stays root, because some operations
+    /// need privileges.
     pub user: u32,
-    /// One message in so many is changed.
+    /// One message in this many has changed bytes, and one object in this many is invalid.
     pub wild: u64,
-    /// Allocations and copies of attackers fail, where the kernel has fault injection.
+    /// Whether allocations and user copies of attackers fail, on a kernel with fault injection.
     pub faults: bool,
-    /// Devices, links and namespaces come and go.
+    /// Whether network devices, links and namespaces are added and removed.
     pub chaos: bool,
-    /// The module, too.
+    /// Whether the module is removed, too.
     pub unload: bool,
-    /// Devices between which a victim transfers data.
+    /// Names of the two devices between which a victim transfers data, or none.
     pub victims: Vec<String>,
-    /// A cgroup that attackers join.
+    /// Path of a cgroup that attackers join, or nothing.
     pub cgroup: String,
-    /// How many times slower this kernel is than others: attackers live that much longer, and
-    /// patience lasts.
+    /// Factor by which this kernel is slower than a stock kernel. It multiplies the life of
+    /// attackers, `patience` and `stall`.
     pub slow: u64,
-    /// Milliseconds that an operation, or the end of a process, may take.
+    /// Maximum duration of an operation or of the end of a process, in milliseconds.
     pub patience: u64,
-    /// Milliseconds for which a CPU may serve no real-time thread.
+    /// Maximum time for which a CPU may not run a runnable real-time thread, in milliseconds.
     pub stall: u64,
-    /// Which operations are chosen by all attackers; without it every other attacker has a
-    /// focus of its own.
+    /// The focus of all attackers. Without it every other attacker has one of [`FOCI`], in turn.
     pub focus: Option<Focus>,
 }
 
-/// The operations that are chosen, each with its weight; all of them if there are none.
+/// The operations that an attacker makes, with their weights. An empty focus means all operations
+/// with their own weights.
 pub type Focus = &'static [(&'static str, u64)];
 
-/// What some findings take, and nothing else: (operation, weight).
+/// The foci by name. Each has only the operations that are needed to reproduce one earlier finding
+/// (Documentation/testing.rst).
 const FOCI: &[(&str, Focus)] = &[
     ("all", &[]),
     (
@@ -76,7 +78,7 @@ const FOCI: &[(&str, Focus)] = &[
 ];
 
 impl Profile {
-    /// The settings that the arguments name: `--name value` or `--name`.
+    /// Parses the arguments: `--name value` or `--name`.
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut profile = Self {
             seed: 1,
@@ -134,7 +136,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The focus of attacker `number`: every other one has none, the others take turns.
+    /// The focus of attacker `number`. Every other attacker has no focus. The rest have those of
+    /// [`FOCI`] in turn.
     pub fn focus_of(&self, number: u64) -> Focus {
         if let Some(focus) = self.focus {
             return focus;
@@ -147,7 +150,7 @@ impl Profile {
     }
 }
 
-/// How often an operation is chosen.
+/// The weight of an operation under a focus.
 pub fn weight(focus: Focus, operation: &Operation) -> u64 {
     if focus.is_empty() {
         return operation.weight;

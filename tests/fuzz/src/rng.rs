@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pseudorandom numbers of a thread: SplitMix64. The seed determines the sequence.
+//! A pseudorandom number generator (SplitMix64). The seed determines the sequence.
 
-/// A generator.
+/// A pseudorandom number generator.
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator of its own for each `name` under one `seed`.
+    /// Creates a generator. Each sequence of `names` gives another generator for the same `seed`.
     pub fn new(seed: u64, names: &[u64]) -> Self {
         let mut state = seed;
         for name in names {
@@ -29,28 +29,28 @@ impl Rng {
         (self.next() >> 32) as u32
     }
 
-    /// Less than `end`, which is not zero.
+    /// A number less than `end`. An `end` of zero counts as 1.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// An index of a sequence of `len` elements.
+    /// A random index of a sequence of `len` elements.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// One time in `times`.
+    /// True with a probability of 1 in `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// A random element of `from`.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
 
-    /// A number that code is likely to handle wrongly: a limit, a power of two, one beside
-    /// it, or any.
+    /// A number that code is likely to handle wrongly: a limit, a power of two, a power of two less
+    /// one, a small number, or a random one.
     pub fn odd(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,

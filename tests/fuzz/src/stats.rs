@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is counted: each operation by its kind and errno, in memory that all processes share
-//! and that survives a process that is killed.
+//! Counts of operations, by kind and errno. They are in memory that all processes of the fuzzer
+//! share, so the counts of a killed process remain.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -10,53 +10,54 @@ use std::{
 
 use crate::sys;
 
-/// Kinds of operations, and errnos, at most.
+/// Maximum number of kinds of operations.
 const KINDS: usize = 96;
+/// Number of errnos that are distinguished. Larger ones count as the last.
 const ERRNOS: usize = 134;
-/// Threads of attackers at a time.
+/// Maximum number of threads of attackers and of the victim at a time.
 pub const THREADS: usize = 64;
 
-/// What a thread is doing.
+/// The current operation of a thread, for the supervisor.
 pub struct Beat {
-    /// Its number, zero for none.
+    /// Thread ID, or zero without a thread.
     pub tid: AtomicU32,
-    /// Its operation's kind.
+    /// Kind of the operation: its index in the table of operations.
     pub kind: AtomicU32,
-    /// When that began, in milliseconds; zero between operations.
+    /// Time at which the operation began, in milliseconds, or zero between operations.
     pub since: AtomicU64,
 }
 
-/// All that is counted.
+/// The counts and states that all processes share.
 pub struct Stats {
     counts: [[AtomicU64; ERRNOS]; KINDS],
-    /// What the attackers' threads are doing.
+    /// Current operations of the threads.
     pub beats: [Beat; THREADS],
-    /// Transfers of the victim that were right.
+    /// Number of the victim's transfers with the right data.
     pub transfers: AtomicU64,
-    /// Times that the victim had to connect again.
+    /// Number of times that the victim's QPs had to be connected again.
     pub reconnects: AtomicU64,
-    /// Longest time that a CPU served no real-time thread, in milliseconds.
+    /// Longest time for which a CPU did not run a runnable real-time thread, in milliseconds.
     pub stall: AtomicU64,
-    /// Dumps over netlink that held freed memory.
+    /// Number of netlink responses that contained freed memory.
     pub poison: AtomicU64,
-    /// Failures that an operation found.
+    /// Number of administrator's commands that hung.
     pub failures: AtomicU64,
 }
 
 impl Stats {
-    /// Zeros.
+    /// Allocates the counts in shared memory.
     pub fn new() -> &'static Self {
-        // SAFETY: It consists of atomics.
+        // SAFETY: The type consists of atomics, for which all zero bytes are valid.
         unsafe { sys::shared() }.expect("there is memory")
     }
 
-    /// Counts an operation.
+    /// Counts an operation and its errno (zero on success).
     pub fn count(&self, kind: usize, errno: i32) {
         let errno = (errno.max(0) as usize).min(ERRNOS - 1);
         self.counts[kind][errno].fetch_add(1, Relaxed);
     }
 
-    /// All operations.
+    /// Number of all operations.
     pub fn total(&self) -> u64 {
         self.counts
             .iter()
@@ -65,7 +66,7 @@ impl Stats {
             .sum()
     }
 
-    /// A line for each kind: how often, and how often each errno.
+    /// Returns a line for each kind of operation: its name, its count, and the count of each errno.
     pub fn report(&self, names: &[&str]) -> String {
         let mut lines = String::new();
         for (name, counts) in names.iter().zip(&self.counts) {
@@ -87,7 +88,7 @@ impl Stats {
     }
 }
 
-/// Milliseconds of the clock.
+/// Milliseconds since the epoch.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

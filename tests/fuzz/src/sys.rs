@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! System calls, and memory that other threads, processes and the kernel change at the same time.
+//! System calls, and access to memory that other threads, other processes and the kernel change at
+//! the same time.
 //!
-//! All of the program's `unsafe` is here. Addresses are plain numbers: the memory that they
-//! name lies in fixed areas of the process outside of what Rust allocates, or it is the
-//! kernel's business to refuse them.
+//! Addresses are plain numbers. They are in fixed areas of the address space, outside of the memory
+//! that Rust allocates, or they are invalid and the kernel must refuse them. Except for one call in
+//! stats.rs, all of the program's `unsafe` is in this module.
 
 use std::{
     ffi::{c_char, c_int, c_long, c_void, CString},
@@ -59,12 +60,12 @@ pub mod nr {
 /// The result of a system call: what it returned, or its errno.
 pub type Outcome = Result<i64, i32>;
 
-/// Any system call. What is passed must not let the kernel write to memory that Rust owns,
-/// except where the caller lends it.
+/// Makes any system call. Its arguments must not let the kernel write to memory that Rust owns,
+/// except to a buffer that the caller lends.
 pub fn call(number: i64, arguments: &[i64]) -> Outcome {
     let at = |index: usize| arguments.get(index).copied().unwrap_or(0);
-    // SAFETY: The call has at most six arguments. The callers of this program pass addresses
-    // of the fixed areas, of buffers that they own, or such that the kernel refuses.
+    // SAFETY: The call has at most six arguments. The callers pass addresses in the fixed areas,
+    // addresses of buffers that they own, or addresses that the kernel refuses.
     let result = unsafe { syscall(number, at(0), at(1), at(2), at(3), at(4), at(5)) };
     if result == -1 {
         // SAFETY: The pointer is this thread's errno.
@@ -96,7 +97,7 @@ pub fn map(
     )
 }
 
-/// Reading and writing, for mmap and mprotect.
+/// PROT_READ and PROT_WRITE.
 pub const READ_WRITE: i64 = 3;
 /// MAP_SHARED and MAP_FIXED.
 pub const SHARED_FIXED: i64 = 0x11;
@@ -105,12 +106,12 @@ pub const PRIVATE_FIXED: i64 = 0x4032;
 /// MAP_SHARED and MAP_ANONYMOUS.
 const SHARED_ANONYMOUS: i64 = 0x21;
 
-/// Closes a file.
+/// Closes a file descriptor.
 pub fn close(fd: i32) -> Outcome {
     call(nr::CLOSE, &[fd.into()])
 }
 
-/// Writes these bytes.
+/// Writes `bytes` to a file descriptor.
 pub fn write(fd: i32, bytes: &[u8]) -> Outcome {
     call(
         nr::WRITE,
@@ -118,12 +119,12 @@ pub fn write(fd: i32, bytes: &[u8]) -> Outcome {
     )
 }
 
-/// Does not block from now on.
+/// Sets O_NONBLOCK of a file descriptor.
 pub fn nonblocking(fd: i32) {
     let _ = call(nr::FCNTL, &[fd.into(), 4, 0o4000]);
 }
 
-/// Opens a file for reading and writing, closed on exec.
+/// Opens a file with O_RDWR and O_CLOEXEC.
 pub fn open(path: &str) -> Result<i32, i32> {
     extern "C" {
         fn open(path: *const c_char, flags: c_int, ...) -> c_int;
@@ -138,13 +139,13 @@ pub fn open(path: &str) -> Result<i32, i32> {
     Ok(fd)
 }
 
-/// A 32-bit word of a fixed area, which others change.
+/// The 32-bit word at an address of a fixed area. Other threads and the kernel may change it.
 pub fn word(address: u64) -> &'static AtomicU32 {
     // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
     unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
-/// A 64-bit word of a fixed area, which others change.
+/// The 64-bit word at an address of a fixed area. Other threads and the kernel may change it.
 pub fn quad(address: u64) -> &'static AtomicU64 {
     // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }
@@ -165,11 +166,11 @@ pub fn peek(address: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(byte).collect()
 }
 
-/// Zeroed memory that children share, as a value of a type that consists of atomics.
+/// Maps zeroed memory that later children share, and returns it as a `T`.
 ///
 /// # Safety
 ///
-/// All bytes of `T` zero is a value of it.
+/// All zero bytes must be a valid `T`.
 pub unsafe fn shared<T: Sync>() -> Result<&'static T, i32> {
     let address = map(
         0,
@@ -179,15 +180,16 @@ pub unsafe fn shared<T: Sync>() -> Result<&'static T, i32> {
         -1,
         0,
     )?;
-    // SAFETY: The mapping is that long, aligned to pages, and never unmapped.
+    // SAFETY: The mapping has the length of `T`, is aligned to pages, and is never unmapped.
     Ok(unsafe { &*(address as *const T) })
 }
 
-/// A child that runs `body` and ends. To be called while the process has one thread.
+/// Forks a child that runs `body` and exits with its result. May be called only while the process
+/// has one thread.
 pub fn child(body: impl FnOnce() -> i32) -> Result<i32, i32> {
     // SAFETY: The process has one thread, so that the child may do anything.
     match unsafe { fork() } {
-        // SAFETY: It ends the process at once.
+        // SAFETY: The call ends the process at once.
         0 => unsafe { _exit(body()) },
         // SAFETY: The pointer is this thread's errno.
         -1 => Err(unsafe { *__errno_location() }),
@@ -195,15 +197,16 @@ pub fn child(body: impl FnOnce() -> i32) -> Result<i32, i32> {
     }
 }
 
-/// A child of a process with several threads: it makes the system calls of `body` and ends.
+/// Forks a child that makes the system calls of `body` and exits. The process may have several
+/// threads.
 ///
-/// `body` must not allocate and must take no lock.
+/// `body` must not allocate memory and must not take a lock.
 pub fn brief_child(body: impl FnOnce()) -> Outcome {
-    // SAFETY: The child makes system calls only.
+    // SAFETY: The child only makes system calls.
     match unsafe { fork() } {
         0 => {
             body();
-            // SAFETY: It ends the process at once.
+            // SAFETY: The call ends the process at once.
             unsafe { _exit(0) }
         }
         // SAFETY: The pointer is this thread's errno.
@@ -212,34 +215,35 @@ pub fn brief_child(body: impl FnOnce()) -> Outcome {
     }
 }
 
-/// The status of child `pid` if it has ended; of any child for -1.
+/// Reaps child `pid`, or any child for -1, if it has ended. Returns its process ID and status.
 pub fn reap(pid: i32) -> Option<(i32, i32)> {
     let mut status = 0;
-    // SAFETY: The status is this frame's. 1 is WNOHANG.
+    // SAFETY: The status is a local variable. 1 is WNOHANG.
     let pid = unsafe { waitpid(pid, &mut status, 1) };
     (pid > 0).then_some((pid, status))
 }
 
-/// Becomes user and group `id`, with no groups besides.
+/// Changes the process to user and group `id`, without supplementary groups.
 pub fn become_user(id: u32) -> bool {
-    // SAFETY: There are no groups to read.
+    // SAFETY: With a count of zero the call reads no list.
     let groups = unsafe { setgroups(0, ptr::null()) };
-    // SAFETY: The call takes numbers.
+    // SAFETY: The call has no pointer arguments.
     let group = unsafe { setresgid(id, id, id) };
-    // SAFETY: The call takes numbers.
+    // SAFETY: The call has no pointer arguments.
     let user = unsafe { setresuid(id, id, id) };
-    // PR_SET_DUMPABLE: the process owns its files in /proc, fail-nth among them.
+    // PR_SET_DUMPABLE, so that the process owns its files in /proc, such as fail-nth.
     let dumpable = call(nr::PRCTL, &[4, 1]);
     (groups, group, user, dumpable) == (0, 0, 0, Ok(0))
 }
 
-/// Sets both limits of a resource.
+/// Sets the soft and the hard limit of a resource.
 pub fn limit(resource: i64, value: u64) {
     let limits = [value, value];
     let _ = call(nr::PRLIMIT64, &[0, resource, limits.as_ptr() as i64, 0]);
 }
 
-/// Binds this thread to a CPU, and makes it go before all that are not real-time.
+/// Binds this thread to a CPU and gives it the real-time policy SCHED_FIFO, so that it preempts all
+/// other threads.
 pub fn watch_from(cpu: u64) {
     let mask = [1u64 << cpu];
     let _ = call(nr::SCHED_SETAFFINITY, &[0, 8, mask.as_ptr() as i64]);
@@ -247,7 +251,7 @@ pub fn watch_from(cpu: u64) {
     let _ = call(nr::SCHED_SETSCHEDULER, &[0, 1, priority.as_ptr() as i64]);
 }
 
-/// The address of memory that a caller lends to a call.
+/// The address of memory that a caller lends to a system call.
 pub fn address<T>(memory: &T) -> i64 {
     ptr::from_ref(memory).cast::<c_void>() as i64
 }

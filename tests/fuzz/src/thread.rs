@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A thread of an attacker: it makes one operation after another, which its seed and weights
-//! choose.
+//! A thread of an attacker. It makes one operation after another, which its random numbers and the
+//! weights choose.
 
 use std::{mem::replace, sync::atomic::Ordering::Relaxed};
 
@@ -14,21 +14,21 @@ use crate::{
     world::{Kind, Object, World, CONTEXTS},
 };
 
-/// A thread, and what its operations need.
+/// The state of a thread, which its operations use.
 pub struct Thread<'a> {
-    /// Chooses.
+    /// Random choices.
     pub rng: Rng,
-    /// What it shares with the other threads of its process.
+    /// State shared with the other threads of the process.
     pub world: &'a World,
-    /// Where it counts.
+    /// Counts of operations.
     pub stats: &'static Stats,
-    /// Memory for requests and responses.
+    /// Address of the thread's memory for requests and responses.
     pub scratch: u64,
-    /// One message in so many is changed.
+    /// One message in this many has changed bytes, and one object in this many is invalid.
     pub wild: u64,
-    /// Words of 8 bytes for the driver's part of an extended response.
+    /// Room for the driver's part of an extended response, in units of 8 bytes.
     pub provider_out: u16,
-    /// The context to choose, unless it is any.
+    /// The context that all operations use, or `None` for a random one.
     pub only: Option<usize>,
     beat: &'static Beat,
     fail: Option<i32>,
@@ -36,7 +36,8 @@ pub struct Thread<'a> {
 }
 
 impl<'a> Thread<'a> {
-    /// Thread `index` of a process whose threads begin at `first` in the table of beats.
+    /// Creates thread `index` of a process whose threads have the entries of [`Stats::beats`] from
+    /// `first` on.
     pub fn new(
         world: &'a World,
         stats: &'static Stats,
@@ -69,7 +70,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Makes operations until the time comes, or the process is killed.
+    /// Makes operations until the time `until`, in milliseconds.
     pub fn run(&mut self, until: u64) {
         let total: u64 = self.weights.iter().sum();
         while stats::now() < until {
@@ -94,10 +95,10 @@ impl<'a> Thread<'a> {
         let operation: &Operation = &OPERATIONS[kind];
         self.beat.kind.store(kind as u32, Relaxed);
         self.beat.since.store(stats::now(), Relaxed);
-        // All others need what the first operation makes.
+        // No faults in `setup`, because all other operations need its objects.
         let faulty = self.fail.filter(|_| kind != SETUP && self.rng.one_in(4));
         if let Some(fd) = faulty {
-            // The allocation or copy of this number in the next system calls fails.
+            // The nth allocation or user copy of the following system calls fails.
             let nth = 1 + self.rng.below(24);
             let _ = sys::write(fd, format!("{nth}").as_bytes());
         }
@@ -109,7 +110,8 @@ impl<'a> Thread<'a> {
         self.beat.since.store(0, Relaxed);
     }
 
-    /// Runs `body` with messages that are not changed: so many in a row would seldom all be.
+    /// Runs `body` without changing its messages. A long sequence of messages would seldom pass
+    /// unchanged otherwise.
     pub fn unchanged<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let wild = replace(&mut self.wild, u64::MAX >> 8);
         let result = body(self);
@@ -117,12 +119,13 @@ impl<'a> Thread<'a> {
         result
     }
 
-    /// Some context.
+    /// A context: the chosen one or a random one.
     pub fn context(&mut self) -> usize {
         self.only.unwrap_or_else(|| self.rng.index(CONTEXTS))
     }
 
-    /// One object of a kind; one of no good when there is none, and now and then.
+    /// Returns a random object of a kind. Returns an invalid one if there is none, and once in
+    /// `wild` times.
     pub fn any(&mut self, kind: Kind) -> Object {
         let context = self.context();
         if self.rng.one_in(self.wild) {
@@ -145,7 +148,8 @@ impl<'a> Thread<'a> {
         self.world.any(kind, &mut self.rng).unwrap_or(none)
     }
 
-    /// One object of a kind that belongs to a context; now and then one of no good.
+    /// Returns a random object of a kind that belongs to a context. Once in `wild` times returns an
+    /// object of any context.
     pub fn any_of(&mut self, kind: Kind, context: usize) -> Object {
         if self.rng.one_in(self.wild) {
             return self.any(kind);
@@ -158,8 +162,9 @@ impl<'a> Thread<'a> {
         })
     }
 
-    /// One object of a kind that is to be destroyed: mostly nobody knows of it afterwards, at
-    /// times somebody does.
+    /// Returns a random object of a kind, to be destroyed. It is mostly removed from the pool of
+    /// known objects. Once in eight times it stays there, so that other threads use it while it is
+    /// destroyed.
     pub fn doomed(&mut self, kind: Kind) -> Object {
         if self.rng.one_in(8) {
             return self.any(kind);
@@ -170,7 +175,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Bytes that nobody chose.
+    /// Random bytes.
     pub fn noise(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.rng.word() as u8).collect()
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands and ioctls of uverbs, as bytes: valid ones, and one in some changed.
+//! Commands and ioctls of uverbs, encoded as bytes. Messages are valid, except that one in
+//! [`Thread::wild`] has changed bytes.
 
 use crate::{
     sys::{self, nr, Outcome},
@@ -56,23 +57,23 @@ const RDMA_VERBS_IOCTL: i64 = 0xc018_1b01;
 const DRIVER_RXE: u32 = 14;
 const MANDATORY: u16 = 1;
 
-/// Bytes of a request or response, field by field.
+/// A builder of a message, field by field.
 #[derive(Clone, Default)]
 pub struct Bytes(pub Vec<u8>);
 
 impl Bytes {
-    /// None yet.
+    /// Creates an empty message.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends 8 bits each.
+    /// Appends 8-bit values.
     pub fn bytes(mut self, values: &[u8]) -> Self {
         self.0.extend_from_slice(values);
         self
     }
 
-    /// Appends 16 bits each.
+    /// Appends 16-bit values.
     pub fn half(mut self, values: &[u16]) -> Self {
         values
             .iter()
@@ -80,7 +81,7 @@ impl Bytes {
         self
     }
 
-    /// Appends 32 bits each.
+    /// Appends 32-bit values.
     pub fn word(mut self, values: &[u32]) -> Self {
         values
             .iter()
@@ -88,7 +89,7 @@ impl Bytes {
         self
     }
 
-    /// Appends 64 bits each.
+    /// Appends 64-bit values.
     pub fn quad(mut self, values: &[u64]) -> Self {
         values
             .iter()
@@ -97,34 +98,34 @@ impl Bytes {
     }
 }
 
-/// The 32 bits at an offset, zero beyond the end.
+/// The 32-bit value at an offset, or zero beyond the end.
 pub fn word_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).map_or(0, |bytes| {
         u32::from_ne_bytes(bytes.try_into().unwrap_or_default())
     })
 }
 
-/// The 64 bits at an offset, zero beyond the end.
+/// The 64-bit value at an offset. Words beyond the end are zero.
 pub fn quad_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from(word_at(bytes, offset)) | u64::from(word_at(bytes, offset + 4)) << 32
 }
 
-/// The value of an attribute of an ioctl.
+/// The value of an ioctl's attribute.
 pub enum Value<'a> {
-    /// A handle, a file or what fits into 64 bits; with its length.
+    /// A handle, a file descriptor or another value of up to 64 bits, and its length in bytes.
     Inline(u64, u16),
-    /// Bytes that the kernel reads.
+    /// A buffer that the kernel reads.
     In(&'a [u8]),
-    /// Room of so many bytes that the kernel writes.
+    /// A buffer of this many bytes that the kernel writes.
     Out(u16),
 }
 
-/// What an ioctl returns: the first attribute's value, and what was written to each `Out`,
-/// one after another.
+/// The result of an ioctl: the value of the first attribute, and the contents of each `Out` in
+/// order.
 pub type Answer = Result<(u64, Vec<Vec<u8>>), i32>;
 
 impl Thread<'_> {
-    /// A write command that has a response of so many bytes.
+    /// Executes a write command and returns its response of `response` bytes.
     pub fn command(
         &mut self,
         context: usize,
@@ -138,17 +139,17 @@ impl Thread<'_> {
         Ok(sys::peek(self.scratch, response))
     }
 
-    /// A write command without a response.
+    /// Executes a write command without a response.
     pub fn order(&mut self, context: usize, number: u32, body: Bytes) -> Outcome {
         self.submit(context, number, &body.0, 0)
     }
 
-    /// A write command whose body is a handle.
+    /// Executes a write command without a response whose body is a handle.
     pub fn order_handle(&mut self, number: u32, object: Object) -> Outcome {
         self.order(object.context, number, Bytes::new().word(&[object.handle]))
     }
 
-    /// A write command that destroys an object and reports a number of events.
+    /// Executes a write command that destroys an object and whose response is a number of events.
     pub fn destroy_reporting(&mut self, number: u32, object: Object) -> Outcome {
         self.command(
             object.context,
@@ -177,7 +178,8 @@ impl Thread<'_> {
         sys::write(self.world.fd(context), &message)
     }
 
-    /// An extended command. `response` is the length of the core's response.
+    /// Executes an extended command. `response` is the length in bytes of the response of
+    /// ib_uverbs. The driver's part of the response follows it ([`Self::provider_out`]).
     pub fn extended(
         &mut self,
         context: usize,
@@ -213,7 +215,7 @@ impl Thread<'_> {
         ))
     }
 
-    /// An ioctl; attributes are pairs of a number and a value.
+    /// Executes an ioctl. Attributes are pairs of a number and a value.
     pub fn ioctl(
         &mut self,
         context: usize,
@@ -273,7 +275,7 @@ impl Thread<'_> {
         ))
     }
 
-    /// Where the response goes: nearly always where it can be read.
+    /// The address for a response: the scratch memory, or seldom an invalid address.
     fn response_place(&mut self) -> u64 {
         if self.rng.one_in(self.wild * 8) {
             return self.rng.pick(&[
@@ -287,7 +289,7 @@ impl Thread<'_> {
         self.scratch
     }
 
-    /// Changes a few bytes from `start` on, one message in some.
+    /// Changes a few bytes from offset `start` on, of one message in `wild`.
     fn mutate(&mut self, message: &mut [u8], start: usize) {
         if !self.rng.one_in(self.wild) || message.len() < start + 4 {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A pair of honest QPs beside the attackers: data that is transferred must be right, and go
-//! on being transferred.
+//! The victim: a process with a pair of honest QPs, which transfers data while attackers run. Its
+//! data must be right, and its transfers must not stop.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -16,14 +16,14 @@ use crate::{
     world::{devices, Kind, Object, World},
 };
 
-/// Bytes of each side's memory.
+/// Bytes of each side's memory region.
 const LENGTH: u64 = 1 << 16;
-/// The victim's data was changed.
+/// Exit status after data was transferred wrongly.
 pub const CORRUPT: i32 = 3;
-/// It could not be set up.
+/// Exit status after the QPs could not be set up or connected.
 pub const UNABLE: i32 = 4;
 
-/// One side.
+/// One side of the connection.
 #[derive(Clone, Copy)]
 struct Side {
     qp: Object,
@@ -31,7 +31,7 @@ struct Side {
     region: Object,
 }
 
-/// Transfers for so many milliseconds.
+/// Transfers data until the end of the run. Returns the exit status.
 pub fn suffer(profile: &Profile, stats: &'static Stats) -> i32 {
     let Ok(world) = World::new(devices(), 1) else {
         return UNABLE;
@@ -71,7 +71,8 @@ fn transfer(thread: &mut Thread<'_>, profile: &Profile) -> Result<i32, i32> {
             (other, one)
         };
         if !send(thread, from, to, times) {
-            // Others took the CPUs for longer than the timers have patience.
+            // The attackers may have used the CPUs for longer than all retries of the transport
+            // last.
             thread.stats.reconnects.fetch_add(1, Relaxed);
             connect(thread, one, other)?;
             continue;
@@ -147,8 +148,8 @@ fn connect(thread: &mut Thread<'_>, one: Side, other: Side) -> Result<(), i32> {
     Ok(())
 }
 
-/// Writes a pattern of its own from one side to the other, and waits for the completion.
-/// Returns whether it was a good one.
+/// Makes an RDMA WRITE of a new pattern from one side to the other and waits for its completion.
+/// Returns whether it succeeded.
 fn send(thread: &mut Thread<'_>, from: Side, to: Side, times: u64) -> bool {
     let seed = Rng::new(times, &[]).next().to_ne_bytes();
     let pattern: Vec<u8> = (0..20_000usize)
@@ -169,7 +170,7 @@ fn send(thread: &mut Thread<'_>, from: Side, to: Side, times: u64) -> bool {
     crate::ops::rings::push(from.qp.send, &wqe.0);
     let _ = crate::ops::rings::call(thread, from.qp);
     let head = sys::word(from.cq.ring + 256).load(Acquire);
-    // The supervisor notices when this never ends.
+    // If this never ends, the supervisor finds that the number of transfers does not change.
     while sys::word(from.cq.ring + 128).load(Acquire) == head {
         noise::pause(200);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Watches: threads that hang, processes that don't die, CPUs that serve nobody.
+//! Detection of threads that hang and of CPUs that do not run real-time threads, and the report of
+//! the kernel stacks of a process.
 
 use std::{fs, sync::atomic::Ordering::Relaxed, thread::scope};
 
@@ -11,7 +12,7 @@ use crate::{
     sys,
 };
 
-/// Says why, and where in the kernel each thread of a process is.
+/// Prints `why`, and the state and the kernel stack of each thread of a process.
 pub fn show(pid: i32, why: &str) {
     println!("# process {pid}: {why}");
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -35,7 +36,8 @@ fn state(stat: &str) -> char {
     after.trim_start().chars().next().unwrap_or('?')
 }
 
-/// Threads of attackers that sleep uninterruptibly in one operation for too long.
+/// Whether a thread of attacker `pid` sleeps uninterruptibly in one operation for longer than the
+/// profile allows. Its threads have the entries of [`Stats::beats`] from `first` on.
 pub fn hung(profile: &Profile, stats: &Stats, pid: i32, first: usize) -> bool {
     for beat in &stats.beats[first..first + profile.threads as usize] {
         let (tid, since) = (beat.tid.load(Relaxed), beat.since.load(Relaxed));
@@ -54,7 +56,7 @@ pub fn hung(profile: &Profile, stats: &Stats, pid: i32, first: usize) -> bool {
     false
 }
 
-/// Measures on each CPU how late a real-time thread wakes up.
+/// Measures, on each CPU, how late a real-time thread wakes up from a sleep of 5 ms.
 pub fn stalls(profile: &Profile, stats: &'static Stats) -> i32 {
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let until = stats::now() + profile.seconds * 1000;

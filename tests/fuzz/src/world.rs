@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the threads of an attacker share: open devices, the objects that they made and use
-//! under each other, and fixed areas of memory.
+//! The state that the threads of an attacker share: open devices, the verbs objects that any of
+//! them created, and fixed areas of memory.
 
 use std::{
     fs,
@@ -16,27 +16,34 @@ use crate::{
     sys::{self, PRIVATE_FIXED, READ_WRITE, SHARED_FIXED},
 };
 
-/// Areas of memory that regions are registered of, and the length of each.
+/// Number of areas of memory of which regions are registered.
 pub const AREAS: u64 = 24;
 /// Bytes of an area: two huge pages.
 pub const AREA: u64 = 4 << 20;
+/// Address of the first area.
 const MEMORY: u64 = 0x10_0000_0000;
 
-/// Rings that are mapped at a time, the room of each, and of a few long ones.
+/// Number of places for mapped rings. A new ring replaces the oldest.
 pub const RINGS: u64 = 64;
+/// Bytes of a place for a ring.
 const RING: u64 = 1 << 20;
+/// Address of the first place.
 const RING_BASE: u64 = 0x20_0000_0000;
+/// Number of places for rings longer than [`RING`].
 const LONG_RINGS: u64 = 4;
+/// Bytes of a place for a long ring.
 const LONG_RING: u64 = 1 << 29;
+/// Address of the first place for a long ring.
 const LONG_BASE: u64 = 0x28_0000_0000;
 
-/// Scratch memory of each thread.
+/// Bytes of the scratch memory of each thread.
 pub const SCRATCH: u64 = 0x10000;
+/// Address of the scratch memory of the first thread.
 const SCRATCH_BASE: u64 = 0x30_0000_0000;
 
-/// Open devices.
+/// Number of open devices of an attacker.
 pub const CONTEXTS: usize = 3;
-/// Objects of a kind that are remembered.
+/// Maximum number of known objects of a kind.
 const MOST: usize = 20;
 
 /// Kinds of objects.
@@ -58,46 +65,47 @@ pub enum Kind {
     File,
 }
 
-/// How many there are.
+/// Number of kinds.
 pub const KINDS: usize = 13;
 
-/// An object of the kernel, as far as this process knows about it.
+/// The attributes of a verbs object that the attacker knows. A kind of object uses some of the
+/// fields.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Object {
-    /// The context that it belongs to.
+    /// Index of the context that the object belongs to.
     pub context: usize,
-    /// Its handle, or a file.
+    /// Handle of uverbs, or a file descriptor.
     pub handle: u32,
-    /// A QP's number, an AH's, an SRQ's, or a region's L_Key.
+    /// Number of a QP, AH or SRQ, or L_Key of a region.
     pub number: u32,
-    /// The R_Key of a region or window.
+    /// R_Key of a region or window.
     pub rkey: u32,
-    /// What a region begins at, and its length.
+    /// Address (IOVA) of a region.
     pub address: u64,
-    /// Bytes from there on.
+    /// Bytes of a region or of device memory, or entries that were requested for a CQ.
     pub length: u64,
-    /// The send ring of a QP.
+    /// Address of the send ring of a QP.
     pub send: u64,
-    /// The receive ring of a QP or an SRQ, the ring of a CQ.
+    /// Address of the receive ring of a QP or an SRQ, or of the ring of a CQ.
     pub ring: u64,
-    /// The type of a QP.
+    /// Type of a QP, an SRQ or a memory window.
     pub sort: u8,
-    /// The slot of a QP in the doorbell page.
+    /// Slot of a QP in the doorbell page.
     pub slot: u32,
 }
 
-/// A device that can be opened.
+/// An RDMA device.
 #[derive(Clone)]
 pub struct Device {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its file.
+    /// Path of its uverbs file.
     pub node: String,
-    /// Its GIDs of RoCEv2, by their indices.
+    /// Indices and values of the GIDs that are not zero, of the first 12 of the table.
     pub gids: Vec<(u8, [u8; 16])>,
 }
 
-/// The devices of this driver.
+/// The rrxe devices of the host, by name.
 pub fn devices() -> Vec<Device> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir("/sys/class/infiniband_verbs") else {
@@ -145,9 +153,9 @@ fn gids(device: &str) -> Vec<(u8, [u8; 16])> {
     found
 }
 
-/// What threads share.
+/// The state that the threads of an attacker share.
 pub struct World {
-    /// Devices that can be opened.
+    /// The devices that exist, as last read.
     pub devices: Mutex<Vec<Device>>,
     files: [AtomicI32; CONTEXTS],
     events: [AtomicI32; CONTEXTS],
@@ -159,7 +167,7 @@ pub struct World {
 }
 
 impl World {
-    /// One without open devices.
+    /// Maps the memory areas. No device is open.
     pub fn new(devices: Vec<Device>, threads: u64) -> Result<Self, i32> {
         for (base, length) in [
             (MEMORY, AREAS * AREA),
@@ -181,27 +189,27 @@ impl World {
         })
     }
 
-    /// The beginning of an area.
+    /// Address of an area.
     pub fn memory(&self, area: u64) -> u64 {
         MEMORY + area % AREAS * AREA
     }
 
-    /// The scratch memory of a thread.
+    /// Address of a thread's scratch memory.
     pub fn scratch(&self, thread: u64) -> u64 {
         SCRATCH_BASE + thread * SCRATCH
     }
 
-    /// The file of a context.
+    /// File descriptor of a context.
     pub fn fd(&self, context: usize) -> i32 {
         self.files[context % CONTEXTS].load(Relaxed)
     }
 
-    /// The file that asynchronous events of a context come from.
+    /// File descriptor from which asynchronous events of a context are read.
     pub fn events(&self, context: usize) -> i32 {
         self.events[context % CONTEXTS].load(Relaxed)
     }
 
-    /// Takes a new file into use; the old one is returned.
+    /// Sets the files, the device and the doorbell page of a context. Returns its old files.
     pub fn opened(
         &self,
         context: usize,
@@ -218,7 +226,7 @@ impl World {
         ]
     }
 
-    /// The doorbell page of a context, or zero.
+    /// Address of the doorbell page of a context, or zero.
     pub fn page(&self, context: usize) -> u64 {
         self.pages[context % CONTEXTS].load(Relaxed)
     }
@@ -229,8 +237,8 @@ impl World {
         self.devices.lock().ok()?.get(which).cloned()
     }
 
-    /// Remembers an object. Returns another, which is remembered no longer, when there are
-    /// too many.
+    /// Adds an object to the known ones. If there are [`MOST`] of its kind, removes a random one of
+    /// them and returns it.
     pub fn add(&self, kind: Kind, object: Object, rng: &mut Rng) -> Option<Object> {
         let mut pool = self.pools[kind as usize].lock().ok()?;
         let evicted = (pool.len() >= MOST).then(|| {
@@ -241,13 +249,13 @@ impl World {
         evicted
     }
 
-    /// One of a kind.
+    /// Returns a random object of a kind.
     pub fn any(&self, kind: Kind, rng: &mut Rng) -> Option<Object> {
         let pool = self.pools[kind as usize].lock().ok()?;
         (!pool.is_empty()).then(|| pool[rng.index(pool.len())])
     }
 
-    /// One of a kind in this context.
+    /// Returns a random object of a kind that belongs to a context.
     pub fn any_of(&self, kind: Kind, context: usize, rng: &mut Rng) -> Option<Object> {
         let pool = self.pools[kind as usize].lock().ok()?;
         let own = pool.iter().filter(|object| object.context == context);
@@ -255,14 +263,14 @@ impl World {
         own.skip(which).copied().next()
     }
 
-    /// One of a kind, which is remembered no longer.
+    /// Removes a random object of a kind from the known ones and returns it.
     pub fn take(&self, kind: Kind, rng: &mut Rng) -> Option<Object> {
         let mut pool = self.pools[kind as usize].lock().ok()?;
         let index = rng.index(pool.len());
         (index < pool.len()).then(|| pool.swap_remove(index))
     }
 
-    /// Remembers what became of an object.
+    /// Replaces the attributes of the known object with the same context and handle.
     pub fn update(&self, kind: Kind, object: Object) {
         if let Ok(mut pool) = self.pools[kind as usize].lock() {
             let same =
@@ -273,7 +281,7 @@ impl World {
         }
     }
 
-    /// Forgets the objects of a context.
+    /// Removes all objects of a context from the known ones.
     pub fn forget(&self, context: usize) {
         for pool in &self.pools {
             if let Ok(mut pool) = pool.lock() {
@@ -282,8 +290,8 @@ impl World {
         }
     }
 
-    /// Maps a ring of this context, in the place of another one or of plain memory. Returns
-    /// where, or zero.
+    /// Maps a ring of a context over another ring or plain memory. Returns its address, or zero on
+    /// failure.
     pub fn map_ring(&self, context: usize, offset: u64, length: u32) -> u64 {
         let length = u64::from(length);
         let place = match length {
@@ -304,19 +312,19 @@ impl World {
         .map_or(0, |_| place)
     }
 
-    /// Puts plain memory in the place of a ring.
+    /// Maps plain memory over a ring.
     pub fn unmap_ring(&self, ring: u64) {
         let length = if ring >= LONG_BASE { LONG_RING } else { RING };
         let _ = sys::map(ring, length, READ_WRITE, PRIVATE_FIXED, -1, 0);
     }
 
-    /// The place of some ring, which may be mapped.
+    /// Address of a random place for a ring. A ring may be mapped there.
     pub fn some_ring(&self, rng: &mut Rng) -> u64 {
         let used = self.next_ring.load(Relaxed).clamp(1, RINGS);
         RING_BASE + rng.below(used) * RING
     }
 
-    /// The place of some long ring.
+    /// Address of a random place for a long ring.
     pub fn some_long_ring(&self, rng: &mut Rng) -> Option<u64> {
         let used = self.next_long_ring.load(Relaxed).min(LONG_RINGS);
         (used > 0).then(|| LONG_BASE + rng.below(used) * LONG_RING)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues and their channels.
+//! Operations on completion queues and completion channels.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -15,7 +15,7 @@ use crate::{
     world::{Kind, Object},
 };
 
-/// A completion channel.
+/// Creates a completion channel.
 pub fn create_channel(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let answer = thread.command(context, cmd::CREATE_COMP_CHANNEL, Bytes::new(), 4)?;
@@ -32,7 +32,7 @@ pub fn create_channel(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// A number of entries: mostly a small one.
+/// Chooses a number of entries for a queue, mostly a small one.
 pub fn entries(thread: &mut Thread<'_>) -> u32 {
     match thread.rng.below(16) {
         0 => thread.rng.odd() as u32,
@@ -51,13 +51,13 @@ fn channel_of(thread: &mut Thread<'_>, context: usize) -> u32 {
         .map_or(u32::MAX, |channel| channel.handle)
 }
 
-/// A CQ, with or without a channel.
+/// Creates a CQ, with or without a channel.
 pub fn create_cq(thread: &mut Thread<'_>) -> Done {
     let (context, count) = (thread.context(), entries(thread));
     make_cq(thread, context, count).map(|_| ())
 }
 
-/// A CQ of this context for so many completions.
+/// Creates a CQ of `count` entries in a context.
 pub fn make_cq(thread: &mut Thread<'_>, context: usize, count: u32) -> Result<Object, i32> {
     let channel = channel_of(thread, context);
     let body = Bytes::new().quad(&[0]).word(&[count, 0, channel, 0]);
@@ -82,7 +82,7 @@ fn keep_cq(thread: &mut Thread<'_>, cq: Object) {
     }
 }
 
-/// A CQ by the extended command or the ioctl, with flags.
+/// Creates a CQ by the extended command, with flags.
 pub fn create_cq_ex(thread: &mut Thread<'_>) -> Done {
     let (context, count) = (thread.context(), entries(thread));
     let channel = channel_of(thread, context);
@@ -109,7 +109,7 @@ pub fn create_cq_ex(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Another size for a CQ that is used.
+/// Resizes a CQ that may be in use.
 pub fn resize_cq(thread: &mut Thread<'_>) -> Done {
     let (cq, count) = (thread.any(Kind::Cq), entries(thread));
     resize(thread, cq, count)
@@ -132,7 +132,8 @@ fn resize(thread: &mut Thread<'_>, mut cq: Object, count: u32) -> Done {
 /// Entries of long CQs, and of the receive queues whose flushed requests fill them.
 const LONG: u32 = (1 << 14) - 2;
 
-/// Makes a long CQ, fills it with flushed receives, or resizes it while it is full.
+/// Creates a long CQ and fills it with flushed receives, or fills one again, or resizes one while
+/// it is full.
 pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let mut any = || thread.world.any_of(Kind::Cq, context, &mut thread.rng);
@@ -150,8 +151,8 @@ pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     resize(thread, cq, LONG)
 }
 
-/// Breaks a QP whose receive queue is full: each request becomes a completion. Waits for most
-/// of them.
+/// Fills a CQ: fills the receive queue of a QP and takes the QP to ERR, which completes each
+/// receive. Waits for most of the completions.
 fn fill(thread: &mut Thread<'_>, qp: Object, cq: Object) -> Done {
     if qp.ring == 0 || cq.ring == 0 {
         return Ok(());
@@ -177,7 +178,7 @@ fn fill(thread: &mut Thread<'_>, qp: Object, cq: Object) -> Done {
     Ok(())
 }
 
-/// The end of a CQ; refused while QPs use it.
+/// Destroys a CQ. The kernel refuses it while QPs use the CQ.
 pub fn destroy_cq(thread: &mut Thread<'_>) -> Done {
     let cq = if thread.rng.one_in(2) {
         thread.any(Kind::Cq)
@@ -191,7 +192,7 @@ pub fn destroy_cq(thread: &mut Thread<'_>) -> Done {
     thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
 }
 
-/// The call that stock libraries never make.
+/// Polls a CQ by the command POLL_CQ, which stock librxe never uses.
 pub fn poll_cq(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     thread
@@ -204,7 +205,7 @@ pub fn poll_cq(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Arms a CQ by the call.
+/// Arms a CQ by the command REQ_NOTIFY_CQ.
 pub fn notify_cq(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     let solicited = thread.rng.below(2) as u32;
@@ -217,7 +218,7 @@ pub fn notify_cq(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Moderates a CQ's notifications.
+/// Changes the moderation of a CQ.
 pub fn modify_cq(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     let (count, period) = match thread.rng.below(4) {
@@ -241,8 +242,8 @@ fn moderate(thread: &mut Thread<'_>, cq: Object, count: u16, period: u16) -> Don
         .map(|_| ())
 }
 
-/// A CQ, moderated or not, with a QP to itself, which are destroyed while messages complete
-/// and are told of.
+/// Creates a CQ, moderated or not, and a QP that is connected to itself. Destroys both while
+/// messages complete and notifications are raised.
 pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let cq = make_cq(thread, context, 250)?;
@@ -255,14 +256,14 @@ pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     connect_to(thread, qp, qp)?;
     let region = thread.any_of(Kind::Mr, context);
     let length = thread.rng.pick(&[0, 0, 1000, 30_000]);
-    // Long queues are worked off by a thread, which interrupts delay between a completion and
+    // A work queue's thread serves long queues. Interrupts may delay it between a completion and
     // its notification.
     for _ in 0..1 + thread.rng.below(120) {
         super::rings::post_message(qp, region, length, super::rings::SEND);
     }
     super::rings::call(thread, qp)?;
     for _ in 0..thread.rng.below(100) {
-        // Armed again and again, so that one notification follows upon the other.
+        // Arms the CQ again and again, so that many notifications are raised.
         sys::word(cq.ring + 320).store(2, SeqCst);
         super::noise::pause(20);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts, and the objects that are neither memory nor queues.
+//! Operations on device contexts, PDs, address handles, XRC domains, flows, device memory and
+//! counters.
 
 use super::Done;
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     world::{Kind, Object},
 };
 
-/// Opens a device in the place of a context. The extension is asked for mostly.
+/// Opens a random device and replaces a context by it.
 pub fn open(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let device = {
@@ -29,7 +30,8 @@ pub fn open(thread: &mut Thread<'_>) -> Done {
     open_device(thread, context, device.0, &device.1.node)
 }
 
-/// Opens this device in the place of this context.
+/// Opens a device and replaces a context by it. Mostly requests rrxe's extension of the ABI
+/// (Documentation/uabi.rst).
 pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: &str) -> Done {
     let fd = sys::open(node)?;
     let extension = match thread.rng.below(8) {
@@ -38,7 +40,7 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
         _ => Bytes::new().word(&[1, 7]),
     };
     let room = if extension.0.is_empty() { 8 } else { 32 };
-    // The command goes to the new file, so that it can't be made by `command`.
+    // Thread::command() writes to the file of a context, and this file is not a context's yet.
     let body = Bytes::new().quad(&[thread.scratch]).bytes(&extension.0);
     let words = [((8 + body.0.len()) / 4) as u16, (room / 4) as u16];
     let message = Bytes::new()
@@ -68,7 +70,8 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
     Ok(())
 }
 
-/// Closes the file of a context, which others go on using.
+/// Closes a file of a context while other threads use it: the file of events, or the device's file,
+/// which is opened again.
 pub fn close(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     if thread.rng.one_in(2) {
@@ -79,7 +82,7 @@ pub fn close(thread: &mut Thread<'_>) -> Done {
     done
 }
 
-/// Keeps a file among others of its kind, and closes the one whose place it takes.
+/// Adds a file to the known ones, and closes the file that it replaces.
 pub fn keep_file(thread: &mut Thread<'_>, context: usize, fd: i64) {
     let file = Object {
         context,
@@ -91,7 +94,7 @@ pub fn keep_file(thread: &mut Thread<'_>, context: usize, fd: i64) {
     }
 }
 
-/// Opens the file of a context a second time and closes it at another time.
+/// Duplicates the file descriptor of a context, or closes a file from an earlier operation.
 pub fn dup(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     if thread.rng.one_in(2) {
@@ -104,7 +107,7 @@ pub fn dup(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Commands that ask for attributes.
+/// Queries the device or its port by commands.
 pub fn query_device(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     match thread.rng.below(3) {
@@ -125,7 +128,7 @@ pub fn query_device(thread: &mut Thread<'_>) -> Done {
     }
 }
 
-/// Ioctls that ask for attributes.
+/// Queries attributes of the device by ioctls.
 pub fn query_ioctl(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let answer = match thread.rng.below(6) {
@@ -180,7 +183,7 @@ pub fn query_ioctl(thread: &mut Thread<'_>) -> Done {
     answer.map(|_| ())
 }
 
-/// Takes events from a channel, or asynchronous ones.
+/// Reads completion events from a channel, or asynchronous events.
 pub fn events(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let fd = match thread.rng.below(2) {
@@ -190,7 +193,7 @@ pub fn events(thread: &mut Thread<'_>) -> Done {
     sys::call(nr::READ, &[fd.into(), thread.scratch as i64, 256]).map(|_| ())
 }
 
-/// A protection domain.
+/// Allocates a protection domain.
 pub fn alloc_pd(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let answer = thread.command(context, cmd::ALLOC_PD, Bytes::new(), 4)?;
@@ -205,7 +208,7 @@ pub fn alloc_pd(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end; refused mostly, as it is used.
+/// Deallocates a protection domain. The kernel mostly refuses it, because the domain is in use.
 pub fn dealloc_pd(thread: &mut Thread<'_>) -> Done {
     let pd = thread.any(Kind::Pd);
     if thread.rng.one_in(2) {
@@ -216,7 +219,7 @@ pub fn dealloc_pd(thread: &mut Thread<'_>) -> Done {
     thread.order_handle(cmd::DEALLOC_PD, pd).map(|_| ())
 }
 
-/// The GID of some device, and an index of the context's own.
+/// Chooses a destination GID and the index of a GID of the context's device.
 pub fn path(thread: &mut Thread<'_>, context: usize) -> ([u8; 16], u8) {
     let own = thread
         .world
@@ -234,7 +237,7 @@ pub fn path(thread: &mut Thread<'_>, context: usize) -> ([u8; 16], u8) {
         gid.copy_from_slice(&thread.noise(16));
         return (gid, thread.rng.below(16) as u8);
     }
-    // Those of one kind, link-local, IPv4 or IPv6, have the same places on all devices.
+    // GIDs of the same kind (link-local, IPv4, IPv6) have the same indices on all devices.
     let place = thread.rng.index(own.len());
     let target = if thread.rng.one_in(2) {
         own[place]
@@ -244,7 +247,7 @@ pub fn path(thread: &mut Thread<'_>, context: usize) -> ([u8; 16], u8) {
     (target.1, own[place].0)
 }
 
-/// An address handle.
+/// Creates an address handle.
 pub fn create_ah(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
@@ -270,13 +273,13 @@ pub fn create_ah(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end.
+/// Destroys an address handle.
 pub fn destroy_ah(thread: &mut Thread<'_>) -> Done {
     let ah = thread.doomed(Kind::Ah);
     thread.order_handle(cmd::DESTROY_AH, ah).map(|_| ())
 }
 
-/// An XRC domain, of its own or shared through a file.
+/// Opens an XRC domain, a private one or one that a file names.
 pub fn open_xrcd(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let file = if thread.rng.one_in(2) { u32::MAX } else { 0 };
@@ -294,13 +297,13 @@ pub fn open_xrcd(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end.
+/// Closes an XRC domain.
 pub fn close_xrcd(thread: &mut Thread<'_>) -> Done {
     let xrcd = thread.doomed(Kind::Xrcd);
     thread.order_handle(cmd::CLOSE_XRCD, xrcd).map(|_| ())
 }
 
-/// A rule of flow steering; it takes CAP_NET_RAW.
+/// Creates a flow steering rule, for which a process needs CAP_NET_RAW.
 pub fn create_flow(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     let kind = thread.rng.below(4) as u32;
@@ -347,7 +350,7 @@ pub fn create_flow(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end.
+/// Destroys a flow steering rule.
 pub fn destroy_flow(thread: &mut Thread<'_>) -> Done {
     let flow = thread.doomed(Kind::Flow);
     thread
@@ -360,7 +363,7 @@ pub fn destroy_flow(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Device memory.
+/// Allocates device memory.
 pub fn alloc_dm(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let length = if thread.rng.one_in(8) {
@@ -391,7 +394,7 @@ pub fn alloc_dm(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end.
+/// Frees device memory.
 pub fn free_dm(thread: &mut Thread<'_>) -> Done {
     let dm = thread.doomed(Kind::Dm);
     thread
@@ -404,7 +407,7 @@ pub fn free_dm(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Maps it in the place of a ring, or in an area of which regions are registered.
+/// Maps device memory over a ring, or over an area of which regions are registered.
 pub fn map_dm(thread: &mut Thread<'_>) -> Done {
     let dm = thread.any(Kind::Dm);
     let offset = (1 << 43) + u64::from(dm.handle) * 0x40000;
@@ -432,7 +435,7 @@ pub fn map_dm(thread: &mut Thread<'_>) -> Done {
     .map(|_| ())
 }
 
-/// Counters of uverbs: made, read or destroyed.
+/// Creates, reads or destroys a counters object of uverbs.
 pub fn counters(thread: &mut Thread<'_>) -> Done {
     match thread.rng.below(3) {
         0 => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The process's memory, while regions of it are used: of each kind, and taken away in each way.
+//! Operations on the process's memory while regions of it are in use: mappings of each kind, and
+//! each way to unmap, protect, truncate or move them.
 
 use super::{
     completions::make_cq,
@@ -19,7 +20,7 @@ fn area(thread: &mut Thread<'_>) -> u64 {
     thread.world.memory(thread.rng.next())
 }
 
-/// Part of an area, in whole pages.
+/// Chooses some pages of an area. Returns their address and length.
 fn pages(thread: &mut Thread<'_>) -> (i64, i64) {
     let base = area(thread);
     let first = if thread.rng.one_in(2) {
@@ -31,7 +32,7 @@ fn pages(thread: &mut Thread<'_>) -> (i64, i64) {
     ((base + first * 4096) as i64, (count * 4096) as i64)
 }
 
-/// Plain memory in the place of an area: old contents are unmapped.
+/// Maps anonymous memory over an area, which unmaps its old contents.
 pub fn map_plain(thread: &mut Thread<'_>) -> Done {
     let at = area(thread);
     plain_at(thread, at)
@@ -50,7 +51,7 @@ fn plain_at(thread: &mut Thread<'_>, at: u64) -> Done {
     sys::call(nr::MADVISE, &[at as i64, AREA as i64, advice]).map(|_| ())
 }
 
-/// A file of memory in the place of an area.
+/// Maps a memfd over an area.
 pub fn map_file(thread: &mut Thread<'_>) -> Done {
     let at = area(thread);
     file_at(thread, at)
@@ -62,7 +63,7 @@ fn file_at(thread: &mut Thread<'_>, at: u64) -> Done {
     shared_at(thread, at, fd)
 }
 
-/// Secret memory, which the kernel cannot reach, in the place of an area.
+/// Maps secret memory (`memfd_secret`), which the kernel's direct mapping lacks, over an area.
 pub fn map_secret(thread: &mut Thread<'_>) -> Done {
     let at = area(thread);
     secret_at(thread, at)
@@ -74,7 +75,7 @@ fn secret_at(thread: &mut Thread<'_>, at: u64) -> Done {
 }
 
 fn shared_at(thread: &mut Thread<'_>, at: u64, fd: i64) -> Done {
-    // Secret memory counts for the limit of locked memory.
+    // Mostly a shorter mapping, because secret memory counts against the limit of locked memory.
     let length = if thread.rng.one_in(4) { AREA } else { 1 << 20 };
     let _ = sys::call(nr::FTRUNCATE, &[fd, length as i64]);
     let context = thread.context();
@@ -86,7 +87,8 @@ fn shared_at(thread: &mut Thread<'_>, at: u64, fd: i64) -> Done {
     done
 }
 
-/// A ring of the driver's once more, in the place of an area: regions of the kernel's own memory.
+/// Maps a ring of the driver a second time, over an area, so that regions of the ring's pages can
+/// be registered.
 pub fn map_ring_copy(thread: &mut Thread<'_>) -> Done {
     let at = area(thread);
     ring_copy_at(thread, at)
@@ -107,8 +109,8 @@ fn ring_copy_at(thread: &mut Thread<'_>, at: u64) -> Done {
     .map(|_| ())
 }
 
-/// Memory of any kind with a region and a QP to itself: messages go from it to itself, and it
-/// is taken away meanwhile.
+/// Registers memory of any kind and creates a QP that is connected to itself. Takes the memory away
+/// while messages go from the region to the region.
 pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
     let (context, at) = (thread.context(), area(thread));
     match thread.rng.below(8) {
@@ -143,7 +145,7 @@ pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
     thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
 }
 
-/// Takes the pages of an area away, or the right to use them.
+/// Drops, protects, truncates or remaps the pages of an area.
 fn take_away(thread: &mut Thread<'_>, at: i64) -> Done {
     let length = AREA as i64;
     match thread.rng.below(6) {
@@ -162,32 +164,32 @@ fn take_away(thread: &mut Thread<'_>, at: i64) -> Done {
     }
 }
 
-/// Other rights.
+/// Changes the protection of pages.
 pub fn protect(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
     let rights = thread.rng.pick(&[0, 1, 1, 3, 3, 3]);
     sys::call(nr::MPROTECT, &[at, length, rights]).map(|_| ())
 }
 
-/// Drops pages, pages them out, splits and joins huge ones.
+/// Makes a random `madvise`: drops pages, pages them out, splits or collapses huge pages.
 pub fn advise(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
-    // DONTNEED, REMOVE, FREE, COLD, PAGEOUT, COLLAPSE, DONTFORK, DOFORK, WIPEONFORK,
-    // HUGEPAGE, POPULATE_WRITE
+    // DONTNEED, REMOVE, FREE, COLD, PAGEOUT, COLLAPSE, DONTFORK, DOFORK, WIPEONFORK, HUGEPAGE,
+    // POPULATE_WRITE
     let advice = thread
         .rng
         .pick(&[4, 4, 4, 9, 8, 20, 21, 25, 10, 11, 18, 14, 23]);
     sys::call(nr::MADVISE, &[at, length, advice]).map(|_| ())
 }
 
-/// Another length of a file.
+/// Changes the length of a file that areas map.
 pub fn truncate(thread: &mut Thread<'_>) -> Done {
     let file = thread.any(Kind::File);
     let length = thread.rng.pick(&[0, 4096, 1 << 20, AREA as i64]);
     sys::call(nr::FTRUNCATE, &[file.handle.into(), length]).map(|_| ())
 }
 
-/// A hole in a file.
+/// Punches a hole in a file that areas map.
 pub fn punch(thread: &mut Thread<'_>) -> Done {
     let file = thread.any(Kind::File);
     let offset = thread.rng.below(AREA / 4096) * 4096;
@@ -198,7 +200,7 @@ pub fn punch(thread: &mut Thread<'_>) -> Done {
     .map(|_| ())
 }
 
-/// Writes to memory, as far as it may be written to.
+/// Has system calls write to memory, so that pages without write access cause no signal.
 pub fn touch(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
     let length = length.min(256);
@@ -209,7 +211,8 @@ pub fn touch(thread: &mut Thread<'_>) -> Done {
     sys::call(nr::GETRANDOM, &[at, length, 0]).map(|_| ())
 }
 
-/// Moves pages elsewhere and plain ones into their place, or unmaps them for a while.
+/// Moves an area over another and maps anonymous memory in its place, or unmaps pages for a short
+/// time.
 pub fn remap(thread: &mut Thread<'_>) -> Done {
     let (from, to) = (area(thread), area(thread));
     if thread.rng.one_in(2) {
@@ -226,7 +229,8 @@ pub fn remap(thread: &mut Thread<'_>) -> Done {
     moved.map(|_| ())
 }
 
-/// A child that shares all memory and files for a while, and writes to some.
+/// Forks a child, which shares all files and the copy-on-write memory for some time and writes to
+/// some of the memory.
 pub fn fork(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
     let length = length.min(65536);

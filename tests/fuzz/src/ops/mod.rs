@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The operations of attackers: what each does once, and how often.
+//! The operations of attackers, with their weights.
 
 pub mod completions;
 pub mod device;
@@ -13,16 +13,16 @@ pub mod rings;
 
 use crate::thread::Thread;
 
-/// Whether it worked, or an errno.
+/// The result of an operation: success or an errno.
 pub type Done = Result<(), i32>;
 
-/// An operation.
+/// An operation of attackers.
 pub struct Operation {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: &'static str,
-    /// How often it is chosen, relative to the others.
+    /// Probability with which it is chosen, relative to the other operations.
     pub weight: u64,
-    /// Makes it.
+    /// Function that makes the operation once.
     pub make: fn(&mut Thread<'_>) -> Done,
 }
 
@@ -34,10 +34,10 @@ const fn operation(
     Operation { name, weight, make }
 }
 
-/// The operation that each attacker begins with.
+/// Index of the operation that each attacker begins with.
 pub const SETUP: usize = 0;
 
-/// All of them.
+/// All operations. Those of weight zero are chosen only by a focus.
 pub const OPERATIONS: &[Operation] = &[
     operation("setup", 2, queues::setup),
     operation("open", 1, device::open),
@@ -125,7 +125,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation("sleep", 10, noise::sleep),
 ];
 
-/// Their names.
+/// Names of all operations.
 pub fn names() -> Vec<&'static str> {
     OPERATIONS.iter().map(|operation| operation.name).collect()
 }

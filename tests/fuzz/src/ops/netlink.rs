@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of devices that netlink shows to everybody, asked for while it changes.
+//! Requests over RDMA netlink, by any user, for the state of devices and objects while it changes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,38 +12,37 @@ use crate::{
     world::Kind,
 };
 
-/// RDMA_NLDEV_CMD_*_GET that can be dumped.
+/// Numbers of the commands RDMA_NLDEV_CMD_*_GET that can be dumped.
 const DUMPS: [u16; 12] = [1, 5, 9, 10, 11, 12, 13, 14, 17, 22, 23, 29];
-/// The other commands, but for DELLINK: links are the administrator's, and the honest pair
-/// needs its own.
+/// Numbers of the other commands. RDMA_NLDEV_CMD_DELLINK (4) is missing, because attackers that run
+/// as root would remove the victim's links.
 const OTHERS: [u16; 18] = [
     0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
 ];
 const RES_MR_GET: u16 = 13;
-/// Freed memory under slab poisoning (`slub_debug=P`): four bytes of it, the size of a region's
-/// rights in a dump.
+/// Four bytes of freed memory under slab poisoning (`slub_debug=P`). Four bytes, because that is
+/// the size of the access rights of a region in a dump.
 const POISON: [u8; 4] = [0x6b; 4];
 
-/// A dump of any kind.
+/// Requests a dump of any kind.
 pub fn dump(thread: &mut Thread<'_>) -> Done {
     let kind = thread.rng.pick(&DUMPS);
     ask(thread, kind, 0x301, Bytes::new())
 }
 
-/// A dump of regions.
+/// Requests a dump of memory regions.
 pub fn dump_mr(thread: &mut Thread<'_>) -> Done {
     ask(thread, RES_MR_GET, 0x301, Bytes::new())
 }
 
-/// Asks for one object, or for anything.
+/// Makes a request for one object, by a command that can be dumped or by another one.
 pub fn get(thread: &mut Thread<'_>) -> Done {
     let kind = if thread.rng.one_in(4) {
         thread.rng.pick(&OTHERS)
     } else {
         thread.rng.pick(&DUMPS)
     };
-    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQN and the summary
-    // of statistics.
+    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQ and STAT_COUNTER.
     let attribute = thread.rng.pick(&[21u16, 60, 61, 62, 64, 88, 77]);
     let number = if thread.rng.one_in(2) {
         thread.any(Kind::Qp).number
@@ -59,7 +58,7 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
 }
 
 fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Done {
-    // The lowest free number is a new device's.
+    // Mostly a low number, because a new device gets the lowest free index.
     let most = if thread.rng.one_in(8) { 8 } else { 3 };
     let device = thread.rng.below(most) as u32;
     let length = 24 + attributes.0.len() as u32;
@@ -77,7 +76,8 @@ fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Don
     done
 }
 
-/// Sends the request and takes what is answered at once: nothing of it may be freed memory.
+/// Sends the request and receives the responses that are there at once. Counts the responses that
+/// contain freed memory.
 fn exchange(thread: &mut Thread<'_>, socket: i64, message: &[u8]) -> Done {
     sys::poke(thread.scratch, message);
     sys::call(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls without any sense, and pauses.
+//! Operations with random contents, and pauses.
 
 use std::fs;
 
@@ -11,24 +11,25 @@ use crate::{
     uverbs::{Bytes, Value},
 };
 
-/// Sleeps for so many microseconds.
+/// Sleeps for `micros` microseconds.
 pub fn pause(micros: u64) {
     let time = [0u64, micros * 1000];
     let _ = sys::call(nr::NANOSLEEP, &[sys::address(&time), 0]);
 }
 
-/// A pause.
+/// Sleeps for up to 3 ms.
 pub fn sleep(thread: &mut Thread<'_>) -> Done {
     pause(thread.rng.below(3000));
     Ok(())
 }
 
-/// Any write command with any body.
+/// Makes a random write command with a random body.
 pub fn command(thread: &mut Thread<'_>) -> Done {
     let (context, number) = (thread.context(), thread.rng.below(42) as u32);
     let length = thread.rng.index(20) * 4;
     let mut body = thread.noise(length);
-    // Small numbers are handles of something.
+    // Makes about half of the words small, because small numbers are likely to be handles of
+    // objects.
     for word in body.chunks_exact_mut(4) {
         if word[0] & 1 == 0 {
             word[1..].fill(0);
@@ -38,7 +39,7 @@ pub fn command(thread: &mut Thread<'_>) -> Done {
     thread.command(context, number, Bytes(body), 64).map(|_| ())
 }
 
-/// Any extended command with any body.
+/// Makes a random extended command with a random body.
 pub fn extended(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let number = thread
@@ -58,7 +59,7 @@ pub fn extended(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Any ioctl with any attributes.
+/// Makes a random ioctl with random attributes.
 pub fn ioctl(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let object = if thread.rng.one_in(8) {
@@ -94,7 +95,7 @@ pub fn ioctl(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Reads what sysfs shows of a device.
+/// Reads a sysfs attribute of a device.
 pub fn sysfs(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let device = thread.world.device(context).ok_or(19)?;

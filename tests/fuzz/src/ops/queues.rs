@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs and shared receive queues.
+//! Operations on queue pairs and shared receive queues.
 
 use super::{
     completions::{create_channel, entries, make_cq},
@@ -13,7 +13,7 @@ use crate::{
     world::{Kind, Object},
 };
 
-/// The type of reliable connections.
+/// QP types (`enum ib_uverbs_qp_type`).
 pub const RC: u8 = 2;
 const UC: u8 = 3;
 const UD: u8 = 4;
@@ -21,8 +21,8 @@ const RAW: u8 = 8;
 const XRC_INI: u8 = 9;
 const XRC_TGT: u8 = 10;
 
-/// All that messages take, in the context that is chosen: a domain, regions of each kind,
-/// queues, and a QP that is connected.
+/// Creates all objects that messages need, in one context: a PD, regions of each kind, a window, an
+/// address handle, an XRC domain, a CQ, an SRQ, connected RC QPs, a UD QP and a QP of any type.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
     thread.unchanged(set_up)
 }
@@ -51,7 +51,7 @@ fn set_up(thread: &mut Thread<'_>) -> Done {
     create_qp(thread)
 }
 
-/// A shared receive queue, ordinary or of an XRC domain.
+/// Creates an SRQ, an ordinary one or one of an XRC domain.
 pub fn create_srq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
@@ -95,7 +95,7 @@ pub fn create_srq(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Another size or limit.
+/// Changes the size or the limit of an SRQ.
 pub fn modify_srq(thread: &mut Thread<'_>) -> Done {
     let mut srq = thread.any(Kind::Srq);
     let (count, limit) = (entries(thread), thread.rng.below(16) as u32);
@@ -115,7 +115,7 @@ pub fn modify_srq(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its attributes.
+/// Queries the attributes of an SRQ.
 pub fn query_srq(thread: &mut Thread<'_>) -> Done {
     let srq = thread.any(Kind::Srq);
     thread
@@ -128,13 +128,13 @@ pub fn query_srq(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Its end; refused while QPs use it.
+/// Destroys an SRQ. The kernel refuses it while QPs use the SRQ.
 pub fn destroy_srq(thread: &mut Thread<'_>) -> Done {
     let srq = thread.doomed(Kind::Srq);
     thread.destroy_reporting(cmd::DESTROY_SRQ, srq).map(|_| ())
 }
 
-/// A QP of any type.
+/// Creates a QP of any type.
 pub fn create_qp(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let sort = match thread.rng.below(24) {
@@ -157,7 +157,7 @@ pub fn create_qp(thread: &mut Thread<'_>) -> Done {
     make_qp(thread, context, sort, send, recv, srq).map(|_| ())
 }
 
-/// A QP of this type and context.
+/// Creates a QP of type `sort` in a context.
 pub fn make_qp(
     thread: &mut Thread<'_>,
     context: usize,
@@ -226,7 +226,7 @@ pub fn make_qp(
     Ok(qp)
 }
 
-/// A reliable QP with so many receives.
+/// Creates an RC QP with room for `receives` receives.
 pub fn make_deep_qp(
     thread: &mut Thread<'_>,
     pd: Object,
@@ -254,7 +254,7 @@ pub fn make_deep_qp(
     Ok(qp)
 }
 
-/// A handle for an XRC QP that another made.
+/// Opens an existing XRC target QP, which gives it another handle.
 pub fn open_qp(thread: &mut Thread<'_>) -> Done {
     let other = thread.any(Kind::Qp);
     let xrcd = thread.any_of(Kind::Xrcd, other.context);
@@ -272,7 +272,7 @@ pub fn open_qp(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// What a step of a QP's states sets.
+/// The attributes of a MODIFY_QP command.
 struct Change {
     mask: u32,
     state: u8,
@@ -313,7 +313,7 @@ fn change(thread: &mut Thread<'_>, qp: Object, change: &Change) -> Done {
     thread.order(qp.context, cmd::MODIFY_QP, body).map(|_| ())
 }
 
-/// Takes a reliable QP to a state that needs no path.
+/// Takes an RC QP to a state for which no path is needed: RESET (0), INIT (1) or ERR (6).
 pub fn set_state(thread: &mut Thread<'_>, qp: Object, state: u8) -> Done {
     let mask = if state == 1 { masks(RC)[0] } else { 1 };
     let (gid, index) = ([0; 16], 0);
@@ -329,7 +329,7 @@ pub fn set_state(thread: &mut Thread<'_>, qp: Object, state: u8) -> Done {
     change(thread, qp, &step)
 }
 
-/// The attributes that types of QPs need on their way to INIT, RTR and RTS.
+/// The masks of the attributes that a QP of type `sort` needs for INIT, RTR and RTS.
 fn masks(sort: u8) -> [u32; 3] {
     const STATE: u32 = 1;
     const PKEY_PORT: u32 = 1 << 4 | 1 << 5;
@@ -354,7 +354,8 @@ fn masks(sort: u8) -> [u32; 3] {
     }
 }
 
-/// Connects a QP to another of its kind, and this one back; or to itself.
+/// Connects two QPs of the same type to each other, an XRC initiator to a target, or a QP to
+/// itself.
 pub fn connect_qp(thread: &mut Thread<'_>) -> Done {
     let one = thread.any(Kind::Qp);
     let mut other = thread.any(Kind::Qp);
@@ -374,7 +375,7 @@ pub fn connect_qp(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Connects a QP to a peer.
+/// Connects a QP to a peer, with random timers.
 pub fn connect_to(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     let own = thread.world.device(qp.context).ok_or(19)?.gids;
     let theirs = thread.world.device(peer.context).ok_or(19)?.gids;
@@ -390,7 +391,7 @@ pub fn connect_to(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     connect_by(thread, qp, peer, path, patience, reset)
 }
 
-/// Connects a QP from any state, over IPv4, with timers that bear with busy CPUs.
+/// Connects a QP from any state, over IPv4, with timers that are long enough for busy CPUs.
 pub fn connect_patiently(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     let own = thread.world.device(qp.context).ok_or(19)?.gids;
     let theirs = thread.world.device(peer.context).ok_or(19)?.gids;
@@ -429,7 +430,7 @@ fn connect_by(
     Ok(())
 }
 
-/// Changes a QP's attributes or state: mostly one that its state allows, to any state.
+/// Modifies a QP to a random state, with the right attributes for a transition or with random ones.
 pub fn modify_qp(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     let (gid, index) = device::path(thread, qp.context);
@@ -457,7 +458,7 @@ pub fn modify_qp(thread: &mut Thread<'_>) -> Done {
     )
 }
 
-/// Its attributes.
+/// Queries the attributes of a QP.
 pub fn query_qp(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     thread
@@ -470,7 +471,7 @@ pub fn query_qp(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Its end, while others use it.
+/// Destroys a QP while other threads use it.
 pub fn destroy_qp(thread: &mut Thread<'_>) -> Done {
     let qp = thread.doomed(Kind::Qp);
     if thread.rng.one_in(4) {
@@ -480,7 +481,7 @@ pub fn destroy_qp(thread: &mut Thread<'_>) -> Done {
     thread.destroy_reporting(cmd::DESTROY_QP, qp).map(|_| ())
 }
 
-/// Joins or leaves a multicast group.
+/// Attaches a QP to a multicast group or detaches it.
 pub fn mcast(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     let mut gid = [0; 16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions and windows.
+//! Operations on memory regions and memory windows.
 
 use super::Done;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 const ON_DEMAND: u32 = 1 << 6;
 
-/// What a region is asked to allow: mostly all that may be combined.
+/// Chooses the access rights of a region: mostly all that can be combined.
 fn access(thread: &mut Thread<'_>) -> u32 {
     match thread.rng.below(12) {
         0..=4 => 0xf | 0x10,
@@ -24,7 +24,7 @@ fn access(thread: &mut Thread<'_>) -> u32 {
     }
 }
 
-/// Part of an area: its address and length.
+/// Chooses a part of an area. Returns its address and length, which may reach beyond the area.
 pub fn extent(thread: &mut Thread<'_>) -> (u64, u64) {
     let area = thread.world.memory(thread.rng.next());
     let offset = thread.rng.pick(&[0, 0, 1, 4096, 8000, 1 << 21]) % AREA;
@@ -38,7 +38,7 @@ pub fn extent(thread: &mut Thread<'_>) -> (u64, u64) {
     (area + offset, length)
 }
 
-/// The region of an answer to REG_MR.
+/// The region that a response to REG_MR describes.
 fn region(context: usize, answer: &[u8], address: u64, length: u64) -> Object {
     Object {
         context,
@@ -57,14 +57,14 @@ fn remember(thread: &mut Thread<'_>, region: Object) {
     }
 }
 
-/// A region; explicit and implicit on-demand ones are among them.
+/// Registers a region: pinned, on-demand or implicit on-demand.
 pub fn reg_mr(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let access = access(thread);
     reg(thread, context, access)
 }
 
-/// A region of this context.
+/// Registers a region with the given access rights in a context.
 pub fn reg(thread: &mut Thread<'_>, context: usize, access: u32) -> Done {
     let pd = thread.any_of(Kind::Pd, context);
     let (mut address, mut length) = extent(thread);
@@ -89,7 +89,7 @@ pub fn reg(thread: &mut Thread<'_>, context: usize, access: u32) -> Done {
     Ok(())
 }
 
-/// A region of the memory at this address, by which it is known to both sides.
+/// Registers a region of the memory at `address`, which is also the region's IOVA.
 pub fn reg_at(
     thread: &mut Thread<'_>,
     context: usize,
@@ -107,7 +107,8 @@ pub fn reg_at(
     Ok(region)
 }
 
-/// The whole address space as an on-demand region; what is remembered of it is one area.
+/// Registers the whole address space as an implicit on-demand region. The known object covers one
+/// area of it, so that messages use mapped addresses.
 pub fn reg_implicit(thread: &mut Thread<'_>, context: usize) -> Done {
     let pd = thread.any_of(Kind::Pd, context);
     let body = Bytes::new()
@@ -119,7 +120,7 @@ pub fn reg_implicit(thread: &mut Thread<'_>, context: usize) -> Done {
     Ok(())
 }
 
-/// A region by the ioctl, with a file in some of them.
+/// Registers a region by ioctl.
 pub fn reg_mr_ioctl(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
@@ -138,7 +139,7 @@ pub fn reg_mr_ioctl(thread: &mut Thread<'_>) -> Done {
     register(thread, context, 5, &attributes, address, length)
 }
 
-/// A region of device memory.
+/// Registers a region of device memory.
 pub fn reg_dm_mr(thread: &mut Thread<'_>) -> Done {
     let dm = thread.any(Kind::Dm);
     let pd = thread.any_of(Kind::Pd, dm.context);
@@ -160,7 +161,7 @@ pub fn reg_dm_mr(thread: &mut Thread<'_>) -> Done {
     register(thread, dm.context, 0, &attributes, 0, length)
 }
 
-/// A region of a dma-buf, which is made of a file's pages.
+/// Registers a region of a dma-buf.
 pub fn reg_dmabuf_mr(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
@@ -182,7 +183,7 @@ pub fn reg_dmabuf_mr(thread: &mut Thread<'_>) -> Done {
     done
 }
 
-/// A dma-buf of 16 pages, by udmabuf.
+/// Creates a dma-buf of 16 pages of a memfd, by udmabuf.
 fn dma_buf(thread: &mut Thread<'_>) -> Result<i64, i32> {
     // MFD_ALLOW_SEALING; F_ADD_SEALS with F_SEAL_SHRINK.
     sys::poke(thread.scratch, b"fuzz\0");
@@ -233,7 +234,7 @@ fn register(
     Ok(())
 }
 
-/// Changes a region: translation, PD and access in each combination.
+/// Changes any combination of a region's translation, PD and access rights.
 pub fn rereg_mr(thread: &mut Thread<'_>) -> Done {
     let mut region = thread.any(Kind::Mr);
     let pd = thread.any_of(Kind::Pd, region.context);
@@ -258,7 +259,7 @@ pub fn rereg_mr(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// A region of one page, and other pages in its place again and again.
+/// Registers a region of one page and replaces its page 200 times.
 pub fn rereg_often(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let memory = thread.world.memory(thread.rng.next());
@@ -275,7 +276,7 @@ pub fn rereg_often(thread: &mut Thread<'_>) -> Done {
     thread.order_handle(cmd::DEREG_MR, region).map(|_| ())
 }
 
-/// The end of a region.
+/// Deregisters a region.
 pub fn dereg_mr(thread: &mut Thread<'_>) -> Done {
     let region = thread.doomed(Kind::Mr);
     if thread.rng.one_in(4) {
@@ -291,7 +292,7 @@ pub fn dereg_mr(thread: &mut Thread<'_>) -> Done {
     thread.order_handle(cmd::DEREG_MR, region).map(|_| ())
 }
 
-/// What importing processes ask.
+/// Queries a region by ioctl, as a process does that imports the region.
 pub fn query_mr(thread: &mut Thread<'_>) -> Done {
     let region = thread.any(Kind::Mr);
     let attributes = [
@@ -304,7 +305,7 @@ pub fn query_mr(thread: &mut Thread<'_>) -> Done {
     thread.ioctl(region.context, 7, 3, &attributes).map(|_| ())
 }
 
-/// Advice about on-demand regions, with and without waiting.
+/// Gives advice about on-demand regions (`ibv_advise_mr`), with and without the flag FLUSH.
 pub fn advise_mr(thread: &mut Thread<'_>) -> Done {
     let region = thread.any(Kind::Mr);
     let pd = thread.any_of(Kind::Pd, region.context);
@@ -323,7 +324,7 @@ pub fn advise_mr(thread: &mut Thread<'_>) -> Done {
     thread.ioctl(region.context, 7, 2, &attributes).map(|_| ())
 }
 
-/// A memory window.
+/// Allocates a memory window.
 pub fn alloc_mw(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
@@ -348,7 +349,7 @@ pub fn alloc_mw(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Its end.
+/// Deallocates a memory window.
 pub fn dealloc_mw(thread: &mut Thread<'_>) -> Done {
     let window = thread.doomed(Kind::Mw);
     thread.order_handle(cmd::DEALLOC_MW, window).map(|_| ())

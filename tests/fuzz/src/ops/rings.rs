@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rings and doorbell pages: WQEs, indices, arm words and bits, written as a library does and
-//! otherwise.
+//! Operations on rings and doorbell pages: WQEs, indices, arm words and doorbell bits, written as a
+//! provider library writes them or with random values.
 
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -18,12 +18,13 @@ const PRODUCER: u64 = 128;
 const CONSUMER: u64 = 256;
 const ARM: u64 = 320;
 const ELEMENTS: u64 = 384;
-/// What ring memory the program writes to, whatever a ring's header says.
+/// Bytes of a ring's place to which elements are written. The geometry in a ring's header may say
+/// more, because attackers change it.
 const REACH: u64 = (1 << 20) - 4096;
 
 const WRITE: u32 = 0;
 const WRITE_IMM: u32 = 1;
-/// SEND.
+/// Opcode of SEND (`enum ib_uverbs_wr_opcode`).
 pub const SEND: u32 = 2;
 const SEND_IMM: u32 = 3;
 const READ: u32 = 4;
@@ -35,13 +36,13 @@ const SEND_INV: u32 = 9;
 const FLUSH: u32 = 14;
 const ATOMIC_WRITE: u32 = 15;
 
-/// The geometry of a ring by its header: element size and mask.
+/// Returns the element size and the index mask from the header of a ring.
 fn geometry(ring: u64) -> (u64, u32) {
     let log2 = sys::word(ring).load(Relaxed).min(12);
     (1 << log2, sys::word(ring + MASK).load(Relaxed))
 }
 
-/// Writes an element at the producer's index, and moves the index.
+/// Writes an element at the producer index and advances the index.
 pub fn push(ring: u64, element: &[u8]) {
     if ring == 0 {
         return;
@@ -53,7 +54,7 @@ pub fn push(ring: u64, element: &[u8]) {
     sys::word(ring + PRODUCER).store(tail.wrapping_add(1) & mask, Release);
 }
 
-/// SGEs of regions that the context has: their list and length.
+/// Chooses SGEs in regions of a context. Returns the list, the number of SGEs and the total length.
 fn sges(thread: &mut Thread<'_>, context: usize) -> (Bytes, u32, u32) {
     let mut list = Bytes::new();
     let (mut total, mut count) = (0u32, 0);
@@ -77,7 +78,7 @@ fn sges(thread: &mut Thread<'_>, context: usize) -> (Bytes, u32, u32) {
     (list, count, total)
 }
 
-/// A send WQE of 208 bytes and what follows.
+/// Returns a random send WQE: 208 bytes, and then the SGEs or the inline data.
 fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
     let usual = [
         WRITE,
@@ -147,7 +148,7 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
     };
     let mut wqe = wqe.0;
     if qp.sort == 4 && thread.rng.one_in(4) {
-        // The address in the WQE itself: struct rxe_av.
+        // The address vector in the WQE itself (struct rxe_av), instead of an address handle.
         let (gid, index) = super::device::path(thread, qp.context);
         wqe.resize(56, 0);
         wqe[36..40].fill(0);
@@ -174,7 +175,7 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
     wqe.bytes(&payload).0
 }
 
-/// Changes some of a WQE, one in some.
+/// Changes a word of a WQE, of one WQE in `wild`.
 fn spoil(thread: &mut Thread<'_>, element: &mut [u8]) {
     if thread.rng.one_in(thread.wild) {
         let at = thread.rng.index(element.len().saturating_sub(4)) & !3;
@@ -183,14 +184,14 @@ fn spoil(thread: &mut Thread<'_>, element: &mut [u8]) {
     }
 }
 
-/// Posts a send to this QP without telling the kernel.
+/// Posts a send to a QP without ringing the doorbell.
 pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
     let mut element = send_wqe(thread, qp);
     spoil(thread, &mut element);
     push(qp.send, &element);
 }
 
-/// Operations that reliable QPs have on memory of both sides.
+/// Opcodes of RC operations that access memory of both sides.
 pub const TRANSFERS: [u32; 9] = [
     SEND,
     SEND,
@@ -203,8 +204,8 @@ pub const TRANSFERS: [u32; 9] = [
     ATOMIC_WRITE,
 ];
 
-/// Posts a receive and an operation of so many bytes, without telling the kernel. One region
-/// is memory of both sides.
+/// Posts a receive and an operation of `length` bytes to a QP that is connected to itself, without
+/// ringing the doorbell. `region` is the memory of both sides.
 pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
     let count = u32::from(length > 0);
     let list = Bytes::new()
@@ -237,7 +238,7 @@ pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
     push(qp.send, &send.bytes(&list.0).0);
 }
 
-/// Posts sends; the kernel is told of some of them.
+/// Posts sends. Then rings the doorbell by a call, by the doorbell page, or not at all.
 pub fn post_send(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     for _ in 0..=thread.rng.below(3) {
@@ -253,7 +254,7 @@ pub fn post_send(thread: &mut Thread<'_>) -> Done {
     }
 }
 
-/// The call that tells the kernel to look at a send queue.
+/// Rings the doorbell of a send queue by the command POST_SEND without work requests.
 pub fn call(thread: &mut Thread<'_>, qp: Object) -> Done {
     thread
         .command(
@@ -276,7 +277,7 @@ fn recv_wqe(thread: &mut Thread<'_>, context: usize) -> Vec<u8> {
     element
 }
 
-/// Posts receives.
+/// Posts receives to a QP.
 pub fn post_recv(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     for _ in 0..=thread.rng.below(4) {
@@ -296,7 +297,7 @@ pub fn post_recv(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Posts receives to a shared queue.
+/// Posts receives to an SRQ.
 pub fn post_srq(thread: &mut Thread<'_>) -> Done {
     let srq = thread.any(Kind::Srq);
     for _ in 0..=thread.rng.below(4) {
@@ -316,8 +317,8 @@ pub fn post_srq(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Tells the kernel of any send queue, and with requests in the call that stock libraries
-/// leave empty.
+/// Makes a POST_SEND command for any QP. Once in eight times the command contains a work request,
+/// which stock librxe never does.
 pub fn ring_call(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     if !thread.rng.one_in(8) {
@@ -347,14 +348,15 @@ fn bell(thread: &mut Thread<'_>, qp: Object) {
     sys::quad(page + 64 + slot / 4096 * 8).fetch_or(1 << (slot / 64 % 64), SeqCst);
 }
 
-/// Rings without a call.
+/// Rings the doorbell of a QP by its doorbell page.
 pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     bell(thread, qp);
     Ok(())
 }
 
-/// Calls in a row, upon which the kernel watches the doorbells, then rings without a call.
+/// Makes 64 POST_SEND calls in a row, so that the kernel polls the doorbell page. Then posts sends
+/// and rings by the doorbell page.
 pub fn ring_often(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     thread.unchanged(|thread| (0..64).try_for_each(|_| call(thread, qp)))?;
@@ -365,7 +367,7 @@ pub fn ring_often(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Takes completions, and arms some CQs by the word.
+/// Consumes all completions of a CQ, and arms it once in two times by the arm word in its ring.
 pub fn consume(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     if cq.ring == 0 {
@@ -379,7 +381,7 @@ pub fn consume(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Writes anything to any ring: header, indices, arm word, elements.
+/// Writes random values to any ring: to its header, indices, arm word or elements.
 pub fn scribble(thread: &mut Thread<'_>) -> Done {
     let ring = thread.world.some_ring(&mut thread.rng);
     for _ in 0..=thread.rng.below(4) {
@@ -400,7 +402,7 @@ pub fn scribble(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Writes anything to a doorbell page.
+/// Writes random values to a doorbell page, and sets all bits of the first summary word.
 pub fn scribble_page(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let page = thread.world.page(context);
@@ -415,7 +417,7 @@ pub fn scribble_page(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Moves indices and arm words to and fro while the kernel reads them.
+/// Changes indices, arm words and WQE fields to and fro while the kernel reads them.
 pub fn flip(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     let cq = thread.any(Kind::Cq);
@@ -445,7 +447,7 @@ pub fn flip(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Moves the consumer's index of long CQs from one end to the other.
+/// Switches the consumer index of a long CQ between a full and an empty ring.
 pub fn flip_long(thread: &mut Thread<'_>) -> Done {
     let Some(ring) = thread.world.some_long_ring(&mut thread.rng) else {
         return Ok(());
@@ -464,14 +466,14 @@ pub fn flip_long(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Unmaps a ring that is used.
+/// Unmaps a ring that may be in use.
 pub fn unmap_ring(thread: &mut Thread<'_>) -> Done {
     let ring = thread.world.some_ring(&mut thread.rng);
     thread.world.unmap_ring(ring);
     Ok(())
 }
 
-/// Maps any offset of the device's file.
+/// Maps any offset of the device's file over an area.
 pub fn map_anything(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let (_, length) = regions::extent(thread);
