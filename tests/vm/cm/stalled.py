@@ -99,7 +99,10 @@ def stalled():
     command = ["ip", "netns", "exec", "h2", "rping", "-c", "-a", ADDRESS, "-p", str(PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
         try:
-            becomes(lambda: "ucma_" in stacks_of("kworker"), True, "a connection request stops ib_cm's queue")
+            becomes(
+                lambda: "ucma_" in stacks_of("kworker"), True,
+                "a connection request stops ib_cm's queue",
+            )
             before = counter("rcvd_pkts"), counter("drop_rate")
             forger = Path(__file__).with_name("mads.py")
             subprocess.run([sys.executable, forger, "final", "0", "--count", str(FORGED)], check=True)

@@ -153,7 +153,7 @@ def shrink(one, index, other, other_index):
         raise SystemExit(f"the request failed only after {seconds:.1f} s")
     reader.post_send(4, SIZE, e.IBV_WR_RDMA_READ, server)
     found, seconds = reader.completions(1)
-    equal(found, [(4, e.IBV_WC_REM_OP_ERR)], "a READ with responses that are larger than the MTU allows")
+    equal(found, [(4, e.IBV_WC_REM_OP_ERR)], "a READ whose response is larger than the MTU allows")
     if seconds > SOON:
         raise SystemExit(f"the request failed only after {seconds:.1f} s")
     small.post_send(5, 1000)
