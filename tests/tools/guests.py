@@ -170,7 +170,7 @@ KNOWN_KERNEL_BUGS = (
 def only_known_kernel_bug(lines):
     """Returns the description of the entry of KNOWN_KERNEL_BUGS that alone made a guest fail.
 
-    Returns None if no such bug occurred, if a check other than "the kernel is well" failed, if
+    Returns None if no such bug occurred, if a check other than "the kernel reports no error" failed, if
     the kernel reported another error, or if a script did not end.
     """
     failures = [line for line in lines if line.startswith("not ok")]
@@ -178,7 +178,7 @@ def only_known_kernel_bug(lines):
         set(re.findall(rf"^# {word} of (\S+)", "".join(lines), re.MULTILINE))
         for word in ("begin", "end")
     )
-    if not failures or not all("the kernel is well" in line for line in failures) or begun != ended:
+    if not failures or not all("the kernel reports no error" in line for line in failures) or begun != ended:
         return None
     explained_times, found = {}, None
     for index, line in enumerate(lines):

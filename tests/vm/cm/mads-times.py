@@ -13,7 +13,10 @@ import struct
 import subprocess
 import sys
 
-from forge import GSI, GSI_QKEY, PORT, SEND_ONLY, UD, Wire, bth, deth, hardware_address, namespace, packet, raw_address
+from forge import (
+    GSI, GSI_QKEY, PORT, SEND_ONLY, UD, PacketSocket, bth, deth, hardware_address, namespace,
+    packet, raw_address,
+)
 
 NEIGHBOUR, TARGET = "10.77.0.150", "10.77.0.1"
 ETH_P_IP = 0x0800
@@ -69,7 +72,7 @@ def cm_messages(frames):
 
 
 def main():
-    wire = Wire("h2", "eth0", hardware_address("h1", "eth0"))
+    wire = PacketSocket("h2", "eth0", hardware_address("h1", "eth0"))
     with namespace("h2"):
         frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
         frames.bind(("eth0", ETH_P_IP))

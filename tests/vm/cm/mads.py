@@ -40,7 +40,9 @@ PARSER.add_argument("--device", default="eth0", help="network device of both hos
 OPTIONS = PARSER.parse_args()
 sys.argv[1:] = []
 
-from forge import GSI, GSI_QKEY, SEND_ONLY, UD, Wire, bth, deth, hardware_address, packet, raw_address
+from forge import (
+    GSI, GSI_QKEY, SEND_ONLY, UD, PacketSocket, bth, deth, hardware_address, packet, raw_address,
+)
 
 NETWORK = OPTIONS.target.rpartition(".")[0]
 SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host in range(100, 200)]
@@ -89,7 +91,7 @@ def announce(wire, hardware):
 
 
 def main():
-    wire = Wire("h2", OPTIONS.device, hardware_address(OPTIONS.host, OPTIONS.device))
+    wire = PacketSocket("h2", OPTIONS.device, hardware_address(OPTIONS.host, OPTIONS.device))
     if OPTIONS.announce:
         announce(wire, hardware_address("h2", OPTIONS.device))
     packets, sent, begun = [forged_packet(number) for number in range(1, 1001)], 0, time.monotonic()

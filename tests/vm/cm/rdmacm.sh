@@ -14,7 +14,7 @@ readonly SIZE
 
 _listens() { [[ -n $(rdma resource show cm_id | grep -E 'LISTEN') ]]; }
 _none_listens() { ! _listens; }
-# _pair waits until `_listening` succeeds. With `spins` set the server has threads that never sleep,
+# run_server_and_client waits until `_listening` succeeds. With `spins` set the server has threads that never sleep,
 # so the test of `_cm_listening`, that all threads sleep, doesn't work.
 spins=
 _listening() { if [[ $spins ]]; then _listens && sleep 0.3; else _cm_listening; fi; }
@@ -27,7 +27,7 @@ spinning() {
 # client on host 1. Then waits until no program listens.
 connect() {
 	local rc=0
-	_pair "$@" || rc=$?
+	run_server_and_client "$@" || rc=$?
 	wait_for 20 _none_listens
 	return $rc
 }
@@ -63,7 +63,7 @@ test_programs() {
 		check "$1 IPv$family: rstream" spinning connect rstream -b "$far" -S 20000 -C 50 -T v -- \
 			rstream -s "$far" -b "$near" -S 20000 -C 50 -T v
 		# shellcheck disable=SC2086 # none or one
-		check "$1 IPv$family: ib_send_bw -R" again rejected connect ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option -- \
+		check "$1 IPv$family: ib_send_bw -R" retry_on_race rejected connect ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option -- \
 			ib_send_bw "${SECOND[@]}" -F -R -n 100 -s $SIZE $option "$far"
 	done
 	# The C driver doesn't send all datagrams of mckey, often only the first.

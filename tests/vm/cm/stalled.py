@@ -22,7 +22,10 @@ from pathlib import Path
 
 import forge
 import userfault
-from pairs import DEVICE, PAGE, PATIENCE, Private, becomes, case, counter, equal, main, unanswered
+from pairs import (
+    PAGE, PATIENCE, PrivateBuffer, case, counter, equal, main, memory_with_unserved_faults,
+    wait_until_equal,
+)
 
 ADDRESS, PEER = sys.argv[3:]
 PORT = 7177
@@ -53,7 +56,7 @@ class UcmaFile:
         os.write(self.fd, struct.pack("=IHH", command, len(request), room) + request)
 
     def new_id(self):
-        answer = Private(PAGE)
+        answer = PrivateBuffer(PAGE)
         self.call(CREATE_ID, struct.pack("=QQHB5x", 1, answer.address, TCP_PORTS, RC), 4)
         return struct.unpack("=I", answer.read(4))[0]
 
@@ -91,7 +94,7 @@ def stalled():
         ucma = UcmaFile()
         ucma.listen(PORT)
         ucma.resolve()
-    memory, faults = unanswered(PAGE)
+    memory, faults = memory_with_unserved_faults(PAGE)
     taker = threading.Thread(target=ucma.get_event, args=(memory.address,))
     taker.start()
     # From here on the thread holds the mutex of the file, for which ib_cm's work item waits.
@@ -99,7 +102,7 @@ def stalled():
     command = ["ip", "netns", "exec", "h2", "rping", "-c", "-a", ADDRESS, "-p", str(PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
         try:
-            becomes(
+            wait_until_equal(
                 lambda: "ucma_" in stacks_of("kworker"), True,
                 "a connection request stops ib_cm's queue",
             )

@@ -115,10 +115,10 @@ delete_h4() {
 }
 check "a namespace with ${#DEVICES[@]} devices is set up" many_links_up
 check "a process outside the namespace has parked QPs of each device" \
-	hold ip netns exec h4 python3 "$LIB/netdevs.py" outside "${DEVICES[@]}"
+	start_holder ip netns exec h4 python3 "$LIB/netdevs.py" outside "${DEVICES[@]}"
 check "the namespace with ${#DEVICES[@]} devices ends" delete_h4
 note "in $TOOK ms"
-check "the initial namespace gets no uevent of these devices" release
+check "the initial namespace gets no uevent of these devices" end_holder
 # Namespaces end after `ip netns del` has returned (cleanup_net()). ib_core refuses to change the
 # mode while there are others than the initial one.
 check "shared mode can be set again" wait_for 30 rdma system set netns shared

@@ -30,8 +30,9 @@ import nldev
 import userfault
 from extension import PRODUCER
 from pairs import (
-    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_WRITE, Buffer, Pair, become_nobody, becomes,
-    case, connect, equal, free_handle, libc, main, pattern, register, start_child, unanswered,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_WRITE, Buffer, Pair, become_nobody, case,
+    connect, equal, free_handle, libc, main, memory_with_unserved_faults, pattern, register,
+    start_child, wait_until_equal,
 )
 from uverbs import (
     CHANGE_ACCESS, CHANGE_TRANSLATION, METHOD_REG_MR, OBJECT_MR, errno_of, ioctl, quad, rereg, word,
@@ -274,14 +275,14 @@ def broken_queue():
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
     sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
-    becomes(queues, (2, 1), "numbers of SRQs and of broken ones")
+    wait_until_equal(queues, (2, 1), "numbers of SRQs and of broken ones")
     other.close()
 
 
 @case("alloc_pd that fails after it has made the PD frees it, though the request has changed")
 def undone():
     pair = Pair()
-    response, faults = unanswered(PAGE)
+    response, faults = memory_with_unserved_faults(PAGE)
     handle = free_handle(pair.context)
     # The last 8 bytes are the driver's part of the request.
     command = Buffer(PAGE)
@@ -311,7 +312,7 @@ def bind_before_failure(context, window, qp, cq):
     unmaps that memory. The kernel has written the lkey before. Returns the region's memory.
     """
     memory = Buffer(PAGE)
-    lkey, (response, faults) = (ctypes.c_uint32 * 1)(), unanswered(PAGE)
+    lkey, (response, faults) = (ctypes.c_uint32 * 1)(), memory_with_unserved_faults(PAGE)
     rkey = (ctypes.c_uint32 * 1).from_address(response.address)
     start, access = quad(memory.address), word(LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
     attributes = (
@@ -342,7 +343,7 @@ def bind_before_failure(context, window, qp, cq):
 def wait_completion(qp, cq):
     """Makes the doorbell system call. Waits for a completion and returns its (wr_id, status)."""
     qp.call()
-    becomes(cq.has_unread, True, "a completion is there")
+    wait_until_equal(cq.has_unread, True, "a completion is there")
     return cq.poll()
 
 

@@ -12,8 +12,8 @@ check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 check "automatic counters by process are turned on" rdma statistic qp set link "$DEV1/1" auto pid on
 python3 "$(dirname "$0")/racing.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" ||
-	fail "racing.py ends well" "status $?"
+	fail "racing.py exits with status 0" "status $?"
 check "no QP is left bound to a counter" no_bound_qps
 # ib_core warns when the device ends if a counter or a reference to a GID is left.
 check "link del returns after the races" link_del 1
-python3 "$(dirname "$0")/vanishing.py" gone 0 || fail "vanishing.py ends well" "status $?"
+python3 "$(dirname "$0")/vanishing.py" gone 0 || fail "vanishing.py exits with status 0" "status $?"

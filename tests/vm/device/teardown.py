@@ -133,7 +133,7 @@ def serve_fault(fd, memory):
     """Reads a fault and makes its piece of memory present. Returns the piece's number."""
     address, = struct.unpack_from("=Q", os.read(fd, 32), 16)
     piece = (address - memory.address) // PIECE
-    userfault.give_zeros(fd, memory.address + piece * PIECE, PIECE)
+    userfault.serve_zeros(fd, memory.address + piece * PIECE, PIECE)
     return piece
 
 
@@ -143,7 +143,7 @@ def advice(context, _device, _gid_index, _number, _depth):
     memory.address, memory.length = -memory.address // PIECE * -PIECE, 2 * PIECE
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     lkey, _ = context.reg(memory, 0xf | ON_DEMAND)
-    fd, codes = userfault.faults_of(memory, os.O_NONBLOCK), []
+    fd, codes = userfault.open_faults_of(memory, os.O_NONBLOCK), []
     whole = [(memory.address, memory.length)]
     thread = threading.Thread(
         target=lambda: codes.append(uverbs.errno_of(advise, context, lkey, READ_ADVICE, whole)))

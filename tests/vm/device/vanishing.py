@@ -20,7 +20,9 @@ import threading
 from pathlib import Path
 
 import userfault
-from pairs import DEVICE, PAGE, PATIENCE, becomes, case, equal, main, unanswered
+from pairs import (
+    DEVICE, PAGE, PATIENCE, case, equal, main, memory_with_unserved_faults, wait_until_equal,
+)
 
 ROUNDS = 5
 SIOCGIFCONF, DELLINK, REQUEST = 0x8912, 17, 1
@@ -35,7 +37,7 @@ class RtnlHolder:
     """
 
     def __enter__(self):
-        memory, self.faults = unanswered(PAGE)
+        memory, self.faults = memory_with_unserved_faults(PAGE)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         request = struct.pack("=i4xQ", PAGE, memory.address)
         self.thread = threading.Thread(target=fcntl.ioctl, args=(self.socket, SIOCGIFCONF, request))
@@ -50,7 +52,7 @@ class RtnlHolder:
 def wait_until_sleeps(task, function):
     """Waits until the task sleeps in a function of the kernel."""
     stack = Path(f"/proc/{task}/stack")
-    becomes(lambda: function in stack.read_text(), True, f"{task} sleeps in {function}")
+    wait_until_equal(lambda: function in stack.read_text(), True, f"{task} sleeps in {function}")
 
 
 def delete_netdev(index):

@@ -9,10 +9,12 @@ import sys
 import time
 
 from cgroups import join, memory_group, remove_group
-from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, becomes, case, equal, in_child, main
+from pairs import (
+    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, in_child, main, wait_until_equal,
+)
 from extension import (
-    ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER, SIGNALED, Context, Cq, Qp,
-    Srq, gid_of, node_of,
+    ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER,
+    SIGNALED, Context, Cq, Qp, Srq, gid_of, node_of,
 )
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
@@ -184,7 +186,7 @@ def taken(context, count):
         found.extend(event for _, event in context.events())
         return len(found) >= count
 
-    becomes(are_there, True, "events")
+    wait_until_equal(are_there, True, "events")
     return found
 
 

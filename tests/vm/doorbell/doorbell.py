@@ -13,10 +13,12 @@ import threading
 import time
 
 from cpu_time import softirq_count, worker_ticks
-from pairs import DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, becomes, case, equal, main, pattern
+from pairs import (
+    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, main, pattern, wait_until_equal,
+)
 from extension import (
-    ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SLOTS, SOLICITED, SIGNALED, SUMMARY, Context, Cq, Qp,
-    gid_of, node_of,
+    ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SIGNALED, SLOTS, SOLICITED, SUMMARY,
+    Context, Cq, Qp, gid_of, node_of,
 )
 from uverbs import errno_of
 
@@ -114,7 +116,7 @@ def busy_and_idle():
         if without_call == 50:
             break
     equal(without_call, 50, "writes without a call")
-    becomes(writer.context.needs_call, True, "an idle page needs calls")
+    wait_until_equal(writer.context.needs_call, True, "an idle page needs calls")
     writer.post()
 
     def stays_rung():
@@ -209,7 +211,7 @@ def slots():
 def heard(cq):
     """How many events came, once any did."""
     counts = []
-    becomes(lambda: counts.append(cq.events()) or counts[-1] > 0, True, "an event")
+    wait_until_equal(lambda: counts.append(cq.events()) or counts[-1] > 0, True, "an event")
     return counts[-1]
 
 

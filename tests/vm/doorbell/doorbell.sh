@@ -10,6 +10,6 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 for script in doorbell arming; do
 	python3 "$(dirname "$0")/$script.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
-		fail "$script.py ends well" "status $?"
+		fail "$script.py exits with status 0" "status $?"
 done
 check "the watchers' CPUs can be set" test -w /sys/devices/virtual/workqueue/rrxe_poll/cpumask

@@ -17,9 +17,11 @@ import threading
 import time
 
 from beside import ENVIRONMENT, LOAD, asking, beside_each, ringing, sending
-from cpu_time import packets_sent_by, packets_sent_during, turns_queued_during, worker_ticks
+from cpu_time import packets_sent_by, packets_sent_during, runs_queued_during, worker_ticks
 from extension import Context, Cq, Qp, gid_of, node_of
-from pairs import DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PATIENCE, Pair, case, equal, known, main
+from pairs import (
+    DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PATIENCE, Pair, case, equal, main, register_filled_buffer,
+)
 
 
 # They take up to 30 ms each on the debug kernel.
@@ -100,7 +102,7 @@ def queries():
     threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in (qp.query, qp.call, qp.call)]
     for thread in threads:
         thread.start()
-    count = turns_queued_during(lambda: time.sleep(5))
+    count = runs_queued_during(lambda: time.sleep(5))
     over.set()
     for thread in threads:
         thread.join()
@@ -111,7 +113,7 @@ def queries():
 @case("neighbours: who asks for a queue does what it kept the queue from")
 def askers():
     pair = Pair()
-    source, (target, _) = known(pair, 8)[1], known(pair, 8)
+    source, (target, _) = register_filled_buffer(pair, 8)[1], register_filled_buffer(pair, 8)
     there = (target.address, pair.kept[-1].rkey)
     messages = packets = 0
 

@@ -13,7 +13,7 @@ begin() {
 
 # measure PROGRAM: one of those beside this script.
 measure() {
-	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$1 ends well" "status $?"
+	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$1 exits with status 0" "status $?"
 }
 
 # An emulated machine is slow: more than by default.

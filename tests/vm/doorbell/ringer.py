@@ -11,7 +11,7 @@ goes on whatever becomes of its device, until it is killed.
 import resource
 import sys
 
-from extension import DIRTY, PRODUCER, CONSUMER, SUMMARY, Context, Cq, Qp, gid_of, node_of
+from extension import CONSUMER, DIRTY, PRODUCER, SUMMARY, Context, Cq, Qp, gid_of, node_of
 from pairs import PAGE, Buffer
 
 # Queues of a context: with posts, few are enough to keep all CPUs busy.

@@ -14,7 +14,7 @@ import sys
 import time
 
 from beside import FOREVER, LOAD, beside_each, ringing, running, sending
-from cpu_time import TRACING, softirqs_during, triggered
+from cpu_time import TRACING, event_trigger, softirqs_during
 from pairs import PATIENCE, case, equal, main
 
 SECONDS = 1
@@ -47,9 +47,9 @@ def poller_time():
     condition = watchers()
     began = f"hist:keys=work:began=common_timestamp {condition}"
     took = "took=common_timestamp-$began:onmatch(workqueue.workqueue_execute_start).poller_turn(work,$took)"
-    with triggered(EVENTS / "workqueue_execute_start", began), \
-            triggered(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
-            triggered(TURNS, "hist:keys=work:vals=took"):
+    with event_trigger(EVENTS / "workqueue_execute_start", began), \
+            event_trigger(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
+            event_trigger(TURNS, "hist:keys=work:vals=took"):
         time.sleep(SECONDS)
         table = (TURNS / "hist").read_text()
     return {page: int(spent) for page, spent in re.findall(r"work: +(\d+) .* took: +(\d+)", table)}

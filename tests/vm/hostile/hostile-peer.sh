@@ -17,6 +17,6 @@ for host in 1 2; do
 	ip -n h$host link set vlan5 up
 done
 python3 "$(dirname "$0")/hostile.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
-	fail "hostile.py ends well" "status $?"
+	fail "hostile.py exits with status 0" "status $?"
 note "$(grep . "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_"* | sed 's/.*drop_//' | paste -sd' ')"
 check "and a pingpong runs" pingpong -n 100

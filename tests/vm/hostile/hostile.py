@@ -30,8 +30,10 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
-from forge import RC, UC, UD, XRC, Socket, Wire
-from pairs import ALL, IS_DEBUG_KERNEL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state
+from forge import RC, UC, UD, XRC, PacketSocket, Socket
+from pairs import (
+    ALL, IS_DEBUG_KERNEL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state,
+)
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 DEVICE = sys.argv[1]
@@ -338,7 +340,7 @@ def memory(kind):
 
 
 def wire_to(device):
-    return Wire("h2", device, forge.hardware_address("h1", device))
+    return PacketSocket("h2", device, forge.hardware_address("h1", device))
 
 
 HONEST = contextlib.ExitStack()

@@ -23,8 +23,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 import forge
 from cgroups import join, memory_group, remove_group
 from pairs import (
-    ALL, DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PAGE, Buffer, become_nobody, case, connect, counter, equal, in_child,
-    main, register, start_child, unanswered,
+    ALL, DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PAGE, Buffer, become_nobody, case, connect, counter,
+    equal, in_child, main, memory_with_unserved_faults, register, start_child,
 )
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
@@ -123,7 +123,7 @@ class Still(Datagrams):
 
 @case("packets that wait for QPs which stand still take bounded memory")
 def bounded():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     still = Still(memory)
     free, overflows = free_memory(), counter("drop_overflow")
     still.fill()
@@ -139,7 +139,7 @@ def bounded():
 
 @case("a small packet that waits keeps no memory of others that are gone")
 def small():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     still = Still(memory, SMALL_QPS)
     gone = still.qp()
     nobody = gone.qp_num
@@ -159,7 +159,7 @@ def small():
 
 @case("a small packet of another host's socket that waits keeps none of its pages")
 def pages():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     still = Still(memory, SMALL_QPS)
     with forge.namespace("h2"):
         sender = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -171,7 +171,7 @@ def pages():
         for qp in still.qps:
             # The last segment is for the QP; all of them lie in a page of the socket's.
             body = forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn) + forge.deth(QKEY, 7) + bytes(SMALL)
-            sender.sendmsg([bytes(SEGMENT * SEGMENTS), forge.sealed(PEER, HOST, body, SOURCE_PORT)], segment)
+            sender.sendmsg([bytes(SEGMENT * SEGMENTS), forge.udp_payload_with_icrc(PEER, HOST, body, SOURCE_PORT)], segment)
     taken, lost = free - free_memory(), counter("drop_overflow") - overflows
     print(f"# {SMALL_QPS * PACKETS} packets, {lost} dropped, {taken >> 10} KiB taken")
     equal(taken < SMALL_QPS * PACKETS * PAGE + OTHERS, True, "memory is bounded")
@@ -188,7 +188,7 @@ def filled_by_nobody():
 
     def fill():
         # Only root may have the kernel's faults.
-        memory, _fd = unanswered(PAGE * 2)
+        memory, _fd = memory_with_unserved_faults(PAGE * 2)
         become_nobody()
         still = Still(memory)
         still.fill()

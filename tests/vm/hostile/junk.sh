@@ -93,7 +93,7 @@ drops() {
 }
 
 # A datagram QP of host 1 in a group, until release: in_group FAMILY.
-in_group() { hold in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
+in_group() { start_holder in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
 # Sends the datagrams that are no good; each is counted for its reason: unfit SOURCE TARGET GROUP.
 unfit() {
@@ -152,7 +152,7 @@ for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7
 	check "IP$family: unfit datagrams for it, for QP1 and for the group are dropped and counted" \
 		unfit "$source" "$target" "$group"
 	check "IP$family: wrong keys are counted, and told of the port" wrong_keys "$source" "$target"
-	check "IP$family: nothing of it arrived, and the QP works" release
+	check "IP$family: nothing of it arrived, and the QP works" end_holder
 done
 check "anything at all is sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1
 check "connections are still made" rping_connects 30

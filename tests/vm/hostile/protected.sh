@@ -10,7 +10,7 @@ readonly TUNNEL_PORT=51820
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
-	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+	run_server_and_client "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
 }
 
@@ -73,7 +73,7 @@ check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
 begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)
-_pair ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
+run_server_and_client ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
 	ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg1 -x "$(gid_index wg1 fd83::1)" $HOST2_V4 >/tmp/lasting 2>&1 &
 lasting=$!
 check "a connection over WireGuard" wait_for 60 begun

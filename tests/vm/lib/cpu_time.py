@@ -54,7 +54,7 @@ def softirqs_during(seconds, kind="TASKLET"):
 
 
 @contextlib.contextmanager
-def triggered(event, trigger):
+def event_trigger(event, trigger):
     """Sets a trigger, such as a histogram, of a trace event for the time of the context."""
     with open(event / "trigger", "a") as triggers:
         triggers.write(trigger)
@@ -71,7 +71,7 @@ def histogram(name, keys, work):
     `keys` are the fields of the event by which the histogram counts.
     """
     event = TRACING / "events/rrxe" / name
-    with triggered(event, f"hist:keys={keys}"):
+    with event_trigger(event, f"hist:keys={keys}"):
         work()
         return (event / "hist").read_text()
 
@@ -103,13 +103,13 @@ def packets_sent_by(processes, work):
     return sum(int(count) for pid, flags, count in rows if int(pid) in processes and not int(flags) & SOFTIRQ)
 
 
-def turns_queued_during(work):
+def runs_queued_during(work):
     """Calls `work`. Returns how many runs of QPs were queued meanwhile to the BH work queue `rrxe`.
 
     Softirqs run its items.
     """
     event = TRACING / "events/workqueue/workqueue_queue_work"
-    with triggered(event, 'hist:keys=workqueue if workqueue == "rrxe"'):
+    with event_trigger(event, 'hist:keys=workqueue if workqueue == "rrxe"'):
         work()
         table = (event / "hist").read_text()
     return sum(int(count) for count in re.findall(r"hitcount: +(\d+)", table))

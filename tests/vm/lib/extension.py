@@ -79,7 +79,7 @@ class Context:
         if request or room:
             self.pd, = struct.unpack("=I", self.call(ALLOC_PD, b"", 4))
 
-    def call(self, command, request, room):
+    def ring_by_call(self, command, request, room):
         """Writes a command, and returns its response of `room` bytes.
 
         The command's first field is the address of the response.
@@ -94,7 +94,7 @@ class Context:
         request = struct.pack("=QQQII", buffer.address, buffer.length, buffer.address, self.pd, access)
         return struct.unpack("=III", self.call(REG_MR, request, 12))[1:]
 
-    def window(self):
+    def alloc_mw(self):
         """Allocates a memory window of type 1 and returns its rkey."""
         return struct.unpack("=II", self.call(ALLOC_MW, struct.pack("=IB3x", self.pd, 1), 8))[1]
 
@@ -149,7 +149,7 @@ class Cq:
     def has_unread(self):
         return self.ring.u32(CONSUMER).value != self.ring.u32(PRODUCER).value
 
-    def news(self):
+    def unannounced_kind(self):
         """Returns the kind, NEWS_*, of completions added since those of the last notification."""
         return self.ring.u32(NEWS).value
 
@@ -224,21 +224,21 @@ class Qp:
         struct.pack_into("=QII", wqe, 208, source, length, lkey)
         self.put(wqe)
 
-    def bind(self, wr_id, window, lkey, buffer, access):
+    def bind(self, wr_id, alloc_mw, lkey, buffer, access):
         """Adds the WQE that binds a window, under its present key, to a whole region."""
         wqe = bytearray(224)
         struct.pack_into("=QIII", wqe, 0, wr_id, 1, BIND_MW, SIGNALED)
         struct.pack_into("=QQ", wqe, 24, buffer.address, buffer.length)
-        struct.pack_into("=IIII", wqe, 40, lkey, window, window, access)
+        struct.pack_into("=IIII", wqe, 40, lkey, alloc_mw, alloc_mw, access)
         self.put(wqe)
 
-    def put(self, wqe):
+    def add_wqe(self, wqe):
         """Copies a WQE into the send queue's ring and advances its producer index. No doorbell."""
         tail = self.ring.u32(PRODUCER).value
         ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
         self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
 
-    def is_rung(self):
+    def doorbell_is_set(self):
         """Returns whether the QP's doorbell is set, and the kernel has not cleared it yet."""
         return self.context.page.u64(DIRTY + 8 * (self.slot // 64)).value >> self.slot % 64 & 1 == 1
 
@@ -251,7 +251,7 @@ class Qp:
         page.u64(DIRTY + 8 * leaf).value |= 1 << (self.slot % 64)
         page.u64(SUMMARY + 8 * (leaf // 64)).value |= 1 << (leaf % 64)
 
-    def call(self):
+    def ring_by_call(self):
         """The doorbell call of stock librxe."""
         self.context.call(POST_SEND, struct.pack("=IIII", self.handle, 0, 0, 128), 4)
 

@@ -2,7 +2,7 @@
 # Runs on: guest
 """Builds RoCEv2 packets with any header fields and a valid ICRC, and sends them.
 
-`Wire` sends whole IP packets through a packet socket. `Socket` sends the UDP payload through an
+`PacketSocket` sends whole IP packets through a packet socket. `Socket` sends the UDP payload through an
 ordinary UDP socket.
 """
 
@@ -75,7 +75,7 @@ def udp_header(sport, length):
     return struct.pack(">HHHH", sport, PORT, length, 0)
 
 
-def sealed(source, target, body, sport=0xC123, identification=0):
+def udp_payload_with_icrc(source, target, body, sport=0xC123, identification=0):
     """Returns the UDP payload: `body` and the ICRC (IBTA annex A17.3.3).
 
     The ICRC counts header fields that routers may change as ones.
@@ -118,7 +118,7 @@ def ip_packet(source, target, body, **fields):
 
 def packet(source, target, body, sport=0xC123, identification=7, icrc=True, hop_limit=64):
     """Returns a RoCEv2 packet from its IP header on. `body` begins with the BTH."""
-    payload = sealed(source, target, body, sport, identification) if icrc else body
+    payload = udp_payload_with_icrc(source, target, body, sport, identification) if icrc else body
     datagram = udp_header(sport, UDP_LEN + len(payload)) + payload
     return ip_packet(source, target, datagram, identification=identification, hop_limit=hop_limit)
 
@@ -189,7 +189,7 @@ class Socket:
         with namespace(where):
             self.socket = as_nobody(make)
 
-    def groups_by(self, device, where=None):
+    def set_multicast_device(self, device, where=None):
         """Has the socket send packets for multicast groups by this network device."""
         with namespace(where):
             number = socket.if_nametoindex(device)
@@ -199,7 +199,7 @@ class Socket:
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.source))
 
     def send(self, target, body):
-        self.socket.sendto(sealed(self.source, target, body, self.sport), (target, PORT))
+        self.socket.sendto(udp_payload_with_icrc(self.source, target, body, self.sport), (target, PORT))
 
     def close(self):
         self.socket.close()
@@ -211,7 +211,7 @@ def hardware_address(where, device):
     return bytes.fromhex(json.loads(shown.stdout)[0]["address"].replace(":", ""))
 
 
-class Wire:
+class PacketSocket:
     """A packet socket on a network device. It sends packets to the MAC address `to`.
 
     The IP headers of the packets don't matter for the way that they take.

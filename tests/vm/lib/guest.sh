@@ -28,8 +28,8 @@ readonly PATIENCE DEBUG_KERNEL
 # Seconds after which the kernel warns that an unregistered network device still has references. The
 # kernel's default is 10.
 [[ -z $DEBUG_KERNEL ]] || echo $((10 * PATIENCE)) >/proc/sys/net/core/netdev_unregister_timeout_secs
-# few N: prints N, a number of messages, or on the debug kernel a fifth of it.
-few() { if [[ -n $DEBUG_KERNEL ]]; then echo $(($1 / 5)); else echo "$1"; fi; }
+# scaled_count N: prints N, a number of messages, or on the debug kernel a fifth of it.
+scaled_count() { if [[ -n $DEBUG_KERNEL ]]; then echo $(($1 / 5)); else echo "$1"; fi; }
 # The type of links unless a script names one. `make vm TYPE=rxe` runs such scripts over the C
 # driver, rdma_rxe.
 : "${TYPE:=rrxe}"
@@ -111,9 +111,9 @@ wait_for() {
 in1() { ip netns exec h1 "$@"; }
 in2() { ip netns exec h2 "$@"; }
 
-# hold COMMAND...: starts a program, such as `rrxe-check` with hold-group, in the background, and
-# waits until it prints "attached". The program runs until `release` closes its input.
-hold() {
+# start_holder COMMAND...: starts a program, such as `rrxe-check` with hold-group, in the background, and
+# waits until it prints "attached". The program runs until `end_holder` closes its input.
+start_holder() {
 	# The output of an earlier program must not be mistaken for that of this one.
 	rm -f /tmp/held
 	mkfifo /tmp/hold
@@ -123,8 +123,8 @@ hold() {
 	wait_for 10 grep -q attached /tmp/held
 }
 
-# Ends the program that `hold` started. Prints its output if its status is not 0.
-release() {
+# Ends the program that `start_holder` started. Prints its output if its status is not 0.
+end_holder() {
 	exec 9>&-
 	rm /tmp/hold
 	wait $HOLDER || {
@@ -148,14 +148,14 @@ hosts_up() {
 	done
 	# Waits for duplicate address detection of the link-local addresses, and for the carrier.
 	for host in 1 2; do
-		wait_for 20 settled $host || return
+		wait_for 20 dad_finished $host || return
 		wait_for 20 bash -c "ip -n h$host link show dev eth0 | grep -q LOWER_UP" || return
 	done
 	wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V4 >/dev/null && wait_for 20 in1 ping -q -c 1 -W 5 $HOST2_V6 >/dev/null
 }
 
-# settled HOST: succeeds if duplicate address detection has ended on the host's eth0.
-settled() { ! ip -n "h$1" -6 addr show dev eth0 | grep -q tentative; }
+# dad_finished HOST: succeeds if duplicate address detection has ended on the host's eth0.
+dad_finished() { ! ip -n "h$1" -6 addr show dev eth0 | grep -q tentative; }
 
 hosts_down() {
 	local host
@@ -232,9 +232,9 @@ terminate() {
 	[[ $? -eq 143 ]]
 }
 
-# keeper HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in its
+# add_queueing_ifb HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in its
 # queue.
-keeper() {
+add_queueing_ifb() {
 	modprobe ifb numifbs=0 && ip -n "h$1" link add ifb0 type ifb && ip -n "h$1" link set ifb0 up &&
 		ip netns exec "h$1" tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000
 }
@@ -273,10 +273,10 @@ _rping() {
 readonly CRASHED=139
 rejected() { [[ $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
 
-# again CONDITION COMMAND...: runs the command, up to five times while it fails by a race in the
+# retry_on_race CONDITION COMMAND...: runs the command, up to five times while it fails by a race in the
 # program itself. The function CONDITION gets the status and reads OUTPUT. It succeeds if the
 # failure is such a race.
-again() {
+retry_on_race() {
 	local condition=$1 try status
 	shift
 	for try in {1..5}; do
@@ -288,9 +288,9 @@ again() {
 	return $status
 }
 
-# _pair SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it listens, the client
+# run_server_and_client SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it listens, the client
 # on host 1. Both must succeed in time. Stores the output of both in OUTPUT.
-_pair() {
+run_server_and_client() {
 	local server=() rc=0 server_rc=0 log pid
 	while [[ $1 != -- ]]; do
 		server+=("$1")
@@ -320,14 +320,14 @@ readonly SECOND=(-u 18)
 perftest() {
 	local program=$1
 	shift
-	_pair "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
+	run_server_and_client "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
 		"$program" -F "${SECOND[@]}" -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
 }
 
 perftest6() {
 	local program=$1
 	shift
-	_pair "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
+	run_server_and_client "$program" -F "${SECOND[@]}" -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V6)" "$@" -- \
 		"$program" -F "${SECOND[@]}" -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V6)" "$@" $HOST2_V4
 }
 
@@ -343,7 +343,7 @@ _pingpong() {
 		program=ibv_$2_pingpong
 		shift 2
 	fi
-	_pair "$program" -c -d "$DEV2" -g "$(gid_index "$DEV2" "$address2")" "$@" -- \
+	run_server_and_client "$program" -c -d "$DEV2" -g "$(gid_index "$DEV2" "$address2")" "$@" -- \
 		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4
 }
 
@@ -363,8 +363,8 @@ ipsec() {
 	done
 }
 
-# narrow ADDRESS MTU: succeeds if the IP layer of host 1 has MTU as the path MTU to the address.
-narrow() { in1 ip route get "$1" | grep -q "mtu $2"; }
+# path_mtu_is ADDRESS MTU: succeeds if the IP layer of host 1 has MTU as the path MTU to the address.
+path_mtu_is() { in1 ip route get "$1" | grep -q "mtu $2"; }
 
 # netem SETTING: sets the netem qdisc, for example with "loss 5%", on both ends of the wire;
 # netem_off removes it.
@@ -411,7 +411,7 @@ _on_exit() {
 		[[ ! -e /sys/module/$module ]] || wait_for 10 rmmod $module || fail "$module can be unloaded"
 	done
 	leaks=$(/usr/lib/rrxe/kernel-leaks) || fail "the kernel has leaked no memory" "$leaks"
-	complaints=$(_kernel_complaints) && fail "the kernel is well" "$complaints"
+	complaints=$(_kernel_complaints) && fail "the kernel reports no error" "$complaints"
 	[[ $rc -eq 0 || $_failed -gt 0 ]] || fail "the script ends with status 0" "status $rc"
 	[[ $_failed -eq 0 ]] || rc=1
 	exit $rc

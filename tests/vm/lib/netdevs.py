@@ -222,7 +222,7 @@ def park_qp(side):
     memory = mmap.mmap(-1, SIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     side.mr = MR(side.pd, SIZE, ALL | e.IBV_ACCESS_ON_DEMAND, address)
-    faults = userfault.faults_of(SimpleNamespace(address=address, length=mmap.PAGESIZE), os.O_NONBLOCK)
+    faults = userfault.open_faults_of(SimpleNamespace(address=address, length=mmap.PAGESIZE), os.O_NONBLOCK)
     side.post_send(1, SIZE)
     return memory, faults
 

@@ -68,7 +68,7 @@ def equal(seen, wanted, what="value"):
         raise AssertionError(f"{what}: {seen!r}, and expected {wanted!r}")
 
 
-def code_of(call, *arguments):
+def errno_of_pyverbs(call, *arguments):
     """Makes a call of pyverbs. Returns 0, or the errno with which it fails."""
     try:
         call(*arguments)
@@ -84,7 +84,7 @@ def counter(name, device=DEVICE):
         return int(file.read())
 
 
-def too_late(*_):
+def fail_on_alarm(*_):
     """Signal handler for SIGALRM: fails the case."""
     raise AssertionError("nothing came in time")
 
@@ -146,7 +146,7 @@ class Buffer:
         return ctypes.string_at(self.address + offset, length)
 
 
-class Private(Buffer):
+class PrivateBuffer(Buffer):
     """New anonymous memory, mapped private."""
 
     def __init__(self, length, flags=mmap.MAP_PRIVATE):
@@ -154,7 +154,7 @@ class Private(Buffer):
         self.address = map_memory(length, flags=flags)
 
 
-class At(Buffer):
+class MappedMemory(Buffer):
     """Memory that is mapped at a given address already."""
 
     def __init__(self, address, length=PAGE):
@@ -176,10 +176,10 @@ def pinned_kib():
         return next(int(line.split()[1]) for line in status if line.startswith("VmPin:"))
 
 
-def unanswered(length):
+def memory_with_unserved_faults(length):
     """Returns new memory and a userfaultfd. Faults on it wait until the userfaultfd is closed."""
-    memory = Private(length)
-    return memory, userfault.faults_of(memory)
+    memory = PrivateBuffer(length)
+    return memory, userfault.open_faults_of(memory)
 
 
 # The data of `pattern`, which repeats these bytes.
@@ -326,7 +326,7 @@ def state(qp):
     return attr.qp_state
 
 
-def becomes(value, wanted, what):
+def wait_until_equal(value, wanted, what):
     """Waits until `value()` equals `wanted`. Fails after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while (seen := value()) != wanted and time.monotonic() < end:
@@ -334,16 +334,16 @@ def becomes(value, wanted, what):
     equal(seen, wanted, what)
 
 
-def reaches(qp, wanted):
+def wait_for_state(qp, wanted):
     """Waits until the QP is in the state `wanted`. Fails after PATIENCE seconds."""
-    becomes(lambda: state(qp), wanted, "state of a QP")
+    wait_until_equal(lambda: state(qp), wanted, "state of a QP")
 
 
 def register(pd, buffer, access=ALL, offset=0, length=None):
     return MR(pd, buffer.length - offset if length is None else length, access, address=buffer.address + offset)
 
 
-def known(pair, length, fill=True):
+def register_filled_buffer(pair, length, fill=True):
     """Makes a buffer, fills it with `pattern` if asked to, and registers it as a pinned region.
 
     Returns the buffer and its (address, length, lkey). The pair keeps a reference to the region.

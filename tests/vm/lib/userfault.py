@@ -27,15 +27,15 @@ def open_faults(flags=0):
     return fd
 
 
-def watch(fd, memory, mode=MISSING):
+def register_memory(fd, memory, mode=MISSING):
     """Registers memory with a userfaultfd. Its faults then wait until the process serves them."""
     fcntl.ioctl(fd, REGISTER, bytearray(struct.pack("=QQQQ", memory.address, memory.length, mode, 0)))
 
 
-def faults_of(memory, flags=0):
+def open_faults_of(memory, flags=0):
     """Opens a userfaultfd for the missing pages of `memory`."""
     fd = open_faults(flags)
-    watch(fd, memory)
+    register_memory(fd, memory)
     return fd
 
 
@@ -48,7 +48,7 @@ def await_fault(fd):
     os.read(fd, MESSAGE)
 
 
-def give_zeros(fd, address, length):
+def serve_zeros(fd, address, length):
     """Serves faults: makes pages of zeros present."""
     fcntl.ioctl(fd, ZEROPAGE, bytearray(struct.pack("=QQQq", address, length, 0, 0)))
 

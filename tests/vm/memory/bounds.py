@@ -25,8 +25,9 @@ from cgroups import join, memory_group, remove_group
 from cpu_time import softirqs_during
 from kprobes import Calls
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, equal, in_child, known, libc, main,
-    present_pages, register, start_child, unanswered,
+    ALL, IS_DEBUG_KERNEL, NOBODY, PAGE, Pair, PrivateBuffer, become_nobody, case, equal, in_child,
+    libc, main, memory_with_unserved_faults, present_pages, register, register_filled_buffer,
+    start_child, wait_until_equal,
 )
 from uverbs import CHANGE_PD, advise_mr, errno_of, rereg
 
@@ -41,7 +42,7 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 def sparse(count):
     """Memory of so many chunks, of which one page each is used."""
-    memory = Private(count * CHUNK, mmap.MAP_PRIVATE | NORESERVE)
+    memory = PrivateBuffer(count * CHUNK, mmap.MAP_PRIVATE | NORESERVE)
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     return memory
 
@@ -73,7 +74,7 @@ def many_chunks():
         os.kill(child, 9)
         os.waitpid(child, 0)
         took = time.monotonic() - begin
-        becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
+        wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
         waits = calls.count("synchronize_rcu_expedited")
     print(f"# {waits} expedited grace periods, {took:.3f} s")
     equal(waits < count // 10, True, f"few grace periods ({waits})")
@@ -89,10 +90,10 @@ def old_chunks():
             use_sparse(pair, space, memory)
             libc.munmap(memory.address, memory.length)
             # The next one lies elsewhere.
-            Private(memory.length, mmap.MAP_PRIVATE | NORESERVE)
+            PrivateBuffer(memory.length, mmap.MAP_PRIVATE | NORESERVE)
         made = calls.count("mmu_interval_notifier_insert")
         # A thread frees them.
-        becomes(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True, "few chunks are kept")
+        wait_until_equal(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True, "few chunks are kept")
         print(f"# {made} chunks made, {calls.count('mmu_interval_notifier_remove')} freed")
     equal(made >= 200, True, f"chunks made ({made})")
 
@@ -110,13 +111,13 @@ def charged_chunks():
         join(group)
         pair = Pair()
         space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
-        _, (mine, _, lkey) = known(pair, PAGE)
+        _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
         before = charged()
         # By a peer: the memory is faulted in by a thread of the kernel.
         for at in range(memory.address, memory.address + memory.length, CHUNK):
             equal(pair.write((mine, 8, lkey), (at, space.rkey)), SUCCESS, "write")
         # A page of entries and a page of a page table for each. The kernel brings counters together at times.
-        becomes(lambda: charged() - before > count * PAGE * 3 // 2, True, "enough bytes are charged")
+        wait_until_equal(lambda: charged() - before > count * PAGE * 3 // 2, True, "enough bytes are charged")
         print(f"# {count} chunks and page tables: {charged() - before} bytes")
 
     in_child(work)
@@ -126,7 +127,7 @@ def charged_chunks():
 @case("who notes that pages are present, or forgets them, is not preempted: others wait for that")
 def not_preempted():
     walk, note, forget = "hmm_range_fault_unlocked_timeout", "copy_from_kernel_nofault", "set_page_dirty"
-    pair, memory = Pair(), Private(16 * PAGE)
+    pair, memory = Pair(), PrivateBuffer(16 * PAGE)
     region = register(pair.pd, memory, DEMAND)
 
     def use():
@@ -168,7 +169,7 @@ def long_region():
 
     def work():
         join(group)
-        pair, memory = Pair(), Private(length, mmap.MAP_PRIVATE | NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(length, mmap.MAP_PRIVATE | NORESERVE)
         libc.madvise(memory.address, length, NOHUGEPAGE)
         before, alone = charged(), fastest(memory.address)
         region = register(pair.pd, memory, DEMAND)
@@ -186,7 +187,7 @@ def long_region():
 @case("faults that fail make one chunk")
 def holes():
     def work():
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         equal(libc.mprotect(memory.address, memory.length, 0), 0, "mprotect of PROT_NONE")
         region = register(pair.pd, memory, DEMAND)
         with Calls("mmu_interval_notifier_insert") as calls:
@@ -202,7 +203,7 @@ def holes():
 @case("regions over the same memory share a notifier")
 def same_memory():
     def work():
-        pair, memory = Pair(), Private(4 * PAGE)
+        pair, memory = Pair(), PrivateBuffer(4 * PAGE)
         with Calls("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
             regions = [register(pair.pd, memory, access) for access in (DEMAND, e.IBV_ACCESS_ON_DEMAND) * 100]
             regions += [MR(pair.pd, 0, DEMAND, implicit=True), register(PD(pair.context), memory, DEMAND)]
@@ -217,7 +218,7 @@ def same_memory():
             time.sleep(1)
             equal(calls.count("mmu_interval_notifier_remove"), 0, "notifiers that ended")
             regions[0].close()
-            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made, "notifiers that ended with the last one")
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove"), made, "notifiers that ended with the last one")
 
     in_child(work)
 
@@ -239,7 +240,7 @@ def last_region():
                 region.close()
             print(f"# {taken()} mutexes, {tried()} attempts")
             equal(0 < taken() + tried() < count // 10, True, f"few mutexes ({taken()}, {tried()})")
-            becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove") >= count, True, "all chunks are freed")
 
     in_child(work)
 
@@ -247,7 +248,7 @@ def last_region():
 @case("regions that come and go leave no chunk")
 def passing_regions():
     def work():
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         with Calls("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
             for _ in range(300):
                 region = register(pair.pd, memory, DEMAND)
@@ -256,7 +257,7 @@ def passing_regions():
             made = calls.count("mmu_interval_notifier_insert")
             print(f"# {made} chunks made")
             equal(made > 0, True, "chunks made")
-            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made, "all chunks are freed")
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove"), made, "all chunks are freed")
 
     in_child(work)
 
@@ -271,7 +272,7 @@ def stuck(groups, uid, work, faults):
     names = [memory_group(f"stuck{number}") for number in range(groups)]
 
     def stay():
-        memory, fd = unanswered(64 * PAGE)
+        memory, fd = memory_with_unserved_faults(64 * PAGE)
         kept = []
         for name in names:
             join(name)
@@ -312,7 +313,7 @@ def write_stuck(count):
     """Has so many QPs of a context come to the memory."""
     def work(address, region, pair):
         pairs_ = [pair] + [Pair(beside=pair) for _ in range(count - 1)]
-        _, local = known(pair, PAGE)
+        _, local = register_filled_buffer(pair, PAGE)
         for one in pairs_:
             one.post(e.IBV_WR_RDMA_WRITE, local, (address, region.rkey))
         return pairs_
@@ -321,9 +322,9 @@ def write_stuck(count):
 
 def goes_on():
     """Memory of another process comes when a peer writes to it."""
-    pair, memory = Pair(), Private(4 * PAGE)
+    pair, memory = Pair(), PrivateBuffer(4 * PAGE)
     region = register(pair.pd, memory, DEMAND)
-    _, local = known(pair, PAGE)
+    _, local = register_filled_buffer(pair, PAGE)
     equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "another process's write")
 
 
@@ -341,18 +342,18 @@ def removal():
         os.kill(child, 9)
         equal(os.waitpid(child, 0)[1], 9, "the child's end")
         # Of cases before some may end only now.
-        becomes(lambda: uses_of_the_module() <= before, True, "uses of the module end")
+        wait_until_equal(lambda: uses_of_the_module() <= before, True, "uses of the module end")
 
 
 @case("advice on memory that never comes holds up nobody else")
 def stuck_advice():
     with Calls("hmm_range_fault_unlocked_timeout") as calls, stuck(1, 0, advise_stuck, 1):
-        pair, memory = Pair(), Private(4 * PAGE)
+        pair, memory = Pair(), PrivateBuffer(4 * PAGE)
         region = register(pair.pd, memory, DEMAND)
         memory.fill(b"x")
         libc.madvise(memory.address, memory.length, DONTNEED)
         advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, memory.length, region.lkey)])
-        becomes(lambda: present_pages(memory), 4, "pages, as another process's advice is followed")
+        wait_until_equal(lambda: present_pages(memory), 4, "pages, as another process's advice is followed")
         count = calls.count("hmm_range_fault_unlocked_timeout")
         # The one that is stuck, and the one that was followed, which may be tried again.
         equal(count <= 20, True, f"pieces of advice that were begun ({count})")
@@ -372,10 +373,10 @@ def stuck_faults():
 
 @case("faults that wait for others of their process go on after them")
 def waiting_faults():
-    memory, fd = unanswered(PAGE)
+    memory, fd = memory_with_unserved_faults(PAGE)
     first = Pair()
     region = register(first.pd, memory, DEMAND)
-    _, local = known(first, PAGE)
+    _, local = register_filled_buffer(first, PAGE)
     every = [first] + [Pair(beside=first) for _ in range(39)]
     for number, pair in enumerate(every):
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey), number)
@@ -405,9 +406,9 @@ def withdrawn_faults():
 
     def work():
         join(group)
-        (memory, fd), first = unanswered(PAGE), Pair()
+        (memory, fd), first = memory_with_unserved_faults(PAGE), Pair()
         region = register(first.pd, memory, DEMAND)
-        _, local = known(first, PAGE)
+        _, local = register_filled_buffer(first, PAGE)
         before = charged()
         every = [Pair(beside=first) for _ in range(count)]
         for pair in every:
@@ -420,7 +421,7 @@ def withdrawn_faults():
             for qp in pair.qps:
                 qp.close()
         print(f"# {2 * count} QPs: {most} bytes, and {charged() - before} when they are destroyed")
-        becomes(lambda: charged() - before < most // 8, True, "their memory is free")
+        wait_until_equal(lambda: charged() - before < most // 8, True, "their memory is free")
 
     in_child(work)
     remove_group(group)
@@ -428,12 +429,12 @@ def withdrawn_faults():
 
 @case("a fault is not served once its access is not allowed any more")
 def forbidden_fault():
-    first, (blocker, fd) = Pair(), unanswered(PAGE)
+    first, (blocker, fd) = Pair(), memory_with_unserved_faults(PAGE)
     blocked = register(first.pd, blocker, DEMAND)
-    _, local = known(first, PAGE)
-    second, memory = Pair(), Private(4 * PAGE)
+    _, local = register_filled_buffer(first, PAGE)
+    second, memory = Pair(), PrivateBuffer(4 * PAGE)
     region, other = register(second.pd, memory, DEMAND), PD(second.context)
-    _, mine = known(second, PAGE)
+    _, mine = register_filled_buffer(second, PAGE)
     blockers = [first] + [Pair(beside=first) for _ in range(userfault.FAULT_THREADS - 1)]
     for pair in blockers:
         pair.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
@@ -453,7 +454,7 @@ def forbidden_fault():
 @case("memory is faulted in by pieces")
 def pieces():
     pair, count = Pair(), 32
-    memory = Private(count << 20)
+    memory = PrivateBuffer(count << 20)
     regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
     for region in regions:
         with Calls("hmm_range_fault_unlocked_timeout") as calls:
@@ -467,7 +468,7 @@ def killed_advice():
     ours, theirs = os.pipe()
 
     def advise():
-        pair, memory = Pair(), Private(256 << 20)
+        pair, memory = Pair(), PrivateBuffer(256 << 20)
         region = register(pair.pd, memory, DEMAND)
         sge = (memory.address, memory.length, region.lkey)
         # Nearly 1 TiB to look at, for minutes.
@@ -491,7 +492,7 @@ def killed_advice():
 @case("timers of processes' QPs cost the kernel no softirqs: a receiver that is never ready")
 def rnr_timers():
     pair = Pair(rnr_timer=1)
-    _, local = known(pair, 8)
+    _, local = register_filled_buffer(pair, 8)
     wr = SendWR(wr_id=1, opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(*local)])
     pair.qps[0].post_send(wr)
     count = softirqs_during(2)

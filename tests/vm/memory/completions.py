@@ -19,7 +19,7 @@ from pyverbs.qp import QP, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    DEVICE, PAGE, Buffer, Pair, case, connect, equal, main, pattern, register, state, too_late,
+    DEVICE, PAGE, Buffer, Pair, case, connect, equal, fail_on_alarm, main, pattern, register, state,
 )
 import uverbs
 
@@ -188,5 +188,5 @@ def imported():
     mr.close()
 
 
-signal.signal(signal.SIGALRM, too_late)
+signal.signal(signal.SIGALRM, fail_on_alarm)
 sys.exit(main())

@@ -27,8 +27,9 @@ from pyverbs.wr import RecvWR, SGE, SendWR
 import extension
 from cgroups import join, memory_group, remove_group
 from pairs import (
-    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case, code_of,
-    connect, equal, in_child, libc, main, map_memory, pattern, register, start_child,
+    ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case,
+    connect, equal, errno_of_pyverbs, in_child, libc, main, map_memory, pattern, register,
+    start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
@@ -237,17 +238,17 @@ def invalid():
         (8, e.IBV_ACCESS_REMOTE_WRITE, 0, errno.EINVAL), (8, ALL | e.IBV_ACCESS_ON_DEMAND, 0, errno.EINVAL),
         (100, ALL, 0, 0), (1, ALL, 99, 0), (0, ALL, 0, 0), (0, ALL, 100, 0),
     ):
-        seen = code_of(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
+        seen = errno_of_pyverbs(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
         equal(seen, wanted, f"region of {length} bytes at {offset} with rights {access:#x}")
-    equal(code_of(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
+    equal(errno_of_pyverbs(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
           "a region that doesn't count from zero")
     for offset, length, wanted in (
         (0, 104, errno.EINVAL), (100, 4, errno.EINVAL), (2, 4, errno.EINVAL), (0, 2, errno.EINVAL),
         ((1 << 64) - 4, 8, errno.EINVAL), (96, 4, 0), (100, 0, 0),
     ):
-        equal(code_of(dm.copy_to_dm, offset, bytes(length), length), wanted,
+        equal(errno_of_pyverbs(dm.copy_to_dm, offset, bytes(length), length), wanted,
               f"copying {length} bytes to {offset}")
-        equal(code_of(dm.copy_from_dm, offset, length), wanted,
+        equal(errno_of_pyverbs(dm.copy_from_dm, offset, length), wanted,
               f"copying {length} bytes from {offset}")
 
 
@@ -328,13 +329,13 @@ def imports():
     context = Context(name=DEVICE)
     dm = DM(context, AllocDmAttr(PAGE + 8))
     imported = Context(cmd_fd=os.dup(context.cmd_fd))
-    equal(code_of(lambda: DM(imported, handle=dm.handle + 1)), errno.EINVAL, "an unknown handle")
+    equal(errno_of_pyverbs(lambda: DM(imported, handle=dm.handle + 1)), errno.EINVAL, "an unknown handle")
     same = DM(imported, handle=dm.handle)
     dm.copy_to_dm(PAGE, b"original", 8)
     equal(same.copy_from_dm(PAGE, 8), b"original", "what the importer sees")
     same.copy_to_dm(0, b"imported", 8)
     equal(dm.copy_from_dm(0, 8), b"imported", "what the importer wrote")
-    equal(code_of(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "behind its pages")
+    equal(errno_of_pyverbs(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "behind its pages")
     same.unimport()
     equal(dm.copy_from_dm(0, 8), b"imported", "after the import's end")
     imported.close()

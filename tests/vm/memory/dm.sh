@@ -14,6 +14,6 @@ check "link on host 2" link_add 2
 check "stock librxe is not told of device memory" test "$(largest)" = 0
 check "librrxe is" test "$(RDMAV_DRIVERS=rrxe largest)" = 262144
 RDMAV_DRIVERS=rrxe python3 "$(dirname "$0")/dm.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" \
-	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" || fail "dm.py ends well" "status $?"
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" || fail "dm.py exits with status 0" "status $?"
 # Its last case takes it away.
 DEV1=

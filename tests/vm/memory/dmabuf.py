@@ -22,8 +22,8 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE, SendWR
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, becomes, case, equal, known, libc, main,
-    map_memory, start_child,
+    ALL, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, case, equal, libc, main, map_memory,
+    register_filled_buffer, start_child, wait_until_equal,
 )
 from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
 
@@ -121,7 +121,7 @@ def exchange(buffer, offset, length):
     equal(references(number), others + 1, "references with the region")
     equal(buffers()[1], 1, "devices attached with the region")
     equal(region.query()[2:], (length, iova), "length and address of the region")
-    source, local = known(pair, length)
+    source, local = register_filled_buffer(pair, length)
     data = source.read(length)
     equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
     equal(buffer.read(length, offset) == data, True, "what was written")
@@ -180,7 +180,7 @@ def by_library():
         return
     equal(LIBRARY, "rrxe", "which library has it")
     equal(references(number), 2, "references with the region")
-    source, local = known(pair, length)
+    source, local = register_filled_buffer(pair, length)
     equal(pair.write(local, (offset, region.rkey)), SUCCESS, "write")
     equal(buffer.read(length, offset) == source.read(length), True, "what was written")
     region.close()
@@ -192,7 +192,7 @@ def by_library():
 def atomic():
     pair, buffer = Pair(), Udmabuf(PAGE)
     region, iova = export(pair, buffer)
-    old, local = known(pair, 8, fill=False)
+    old, local = register_filled_buffer(pair, 8, fill=False)
     buffer.fill(struct.pack("=Q", 40), 8)
     wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(*local)])
     wr.set_wr_atomic(region.rkey, iova + 8, 2, 0)
@@ -213,7 +213,7 @@ def refused():
     ]:
         pair = Pair()
         region, iova = export(pair, buffer, access, offset=PAGE + 7, length=length)
-        _, (at, _, key) = known(pair, length + PAGE)
+        _, (at, _, key) = register_filled_buffer(pair, length + PAGE)
         seen = getattr(pair, opcode)((at, count, key), (iova + offset, region.rkey))
         equal(seen, wanted, f"{opcode} {count} bytes at {offset} with rights {access:#x}")
         region.close()
@@ -221,7 +221,7 @@ def refused():
     # Its owner may not write to it either.
     pair = Pair()
     region, iova = export(pair, buffer, REMOTE_READ)
-    source, _ = known(pair, 8)
+    source, _ = register_filled_buffer(pair, 8)
     status = pair.read((iova, 8, region.lkey), (source.address, pair.kept[0].rkey))
     equal(status, PROTECTED, "read into what may only be read")
     region.close()
@@ -259,7 +259,7 @@ def read_only():
     equal(errno_of(reg_dmabuf_mr, *given, ALL), errno.EACCES, "rights to write")
     equal(references(number), 1, "references after the refusal")
     region = reg_dmabuf_mr(*given, REMOTE_READ)
-    target, local = known(pair, PAGE)
+    target, local = register_filled_buffer(pair, PAGE)
     equal(pair.read(local, (IOVA, region.rkey)), SUCCESS, "read")
     equal(target.read(PAGE), bytes(PAGE), "fresh memory of the heap")
     equal(errno_of(rereg, pair.context, region, CHANGE_ACCESS, 0, 0, 0, None, ALL), errno.EOPNOTSUPP, "more rights")
@@ -276,7 +276,7 @@ def lifetime():
     number = inode(buffer.fd)
     os.close(buffer.fd)
     equal(references(number), 1, "references without a file")
-    source, local = known(pair, buffer.length)
+    source, local = register_filled_buffer(pair, buffer.length)
     equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
     equal(buffer.read(buffer.length) == source.read(buffer.length), True, "what was written")
     region.close()
@@ -291,7 +291,7 @@ def ends_in_use():
     for _ in range(8):
         pair = Pair(depth=16)
         region, iova = export(pair, buffer)
-        _, local = known(pair, length)
+        _, local = register_filled_buffer(pair, length)
         for number in range(8):
             pair.post(e.IBV_WR_RDMA_WRITE, local, (iova, region.rkey), number)
         ending = threading.Thread(target=region.close)
@@ -313,7 +313,7 @@ def dies():
     def work():
         pair, buffer = Pair(), Udmabuf(length)
         region, iova = export(pair, buffer)
-        _, (at, _, key) = known(pair, 1 << 20)
+        _, (at, _, key) = register_filled_buffer(pair, 1 << 20)
         os.write(writer, struct.pack("=Q", inode(buffer.fd)))
         while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
             pass
@@ -325,7 +325,7 @@ def dies():
     equal(references(number), 2, "references of the file and of the region")
     os.kill(child, 9)
     os.waitpid(child, 0)
-    becomes(lambda: references(number), 0, "references when the process is gone")
+    wait_until_equal(lambda: references(number), 0, "references when the process is gone")
 
 
 @case("no buffer is left, and no attachment")

@@ -11,6 +11,6 @@ for driver in "" rrxe; do
 	echo "# through lib${driver:-rxe}"
 	env ${driver:+"RDMAV_DRIVERS=$driver"} \
 		python3 "$(dirname "$0")/dmabuf.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
-		fail "dmabuf.py through lib${driver:-rxe} ends well" "status $?"
+		fail "dmabuf.py through lib${driver:-rxe} exits with status 0" "status $?"
 done
 echo 0 >/proc/sys/vm/nr_hugepages

@@ -25,10 +25,10 @@ from cgroups import join, make_group, remove_group
 from cpu_time import packets_sent_by_items, worker_ticks
 from kprobes import Calls
 from pairs import (
-    ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, known, main, register,
-    start_child,
+    ALL, NOBODY, PAGE, Pair, PrivateBuffer, become_nobody, case, equal, errno_of_pyverbs, in_child,
+    main, register, register_filled_buffer, start_child, wait_until_equal,
 )
-from userfault import FAULT_THREADS, await_fault, faults_of, give_zeros
+from userfault import FAULT_THREADS, await_fault, open_faults_of, serve_zeros
 from uverbs import IoctlMr, advise_mr, reg_mr
 
 DEMAND, SUCCESS, REFUSED = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
@@ -57,15 +57,15 @@ def thread_of_the_process():
     def work():
         become_nobody()
         equal(threads(), [], "threads without a region")
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
         equal(threads(), [NOBODY], "users of the threads")
         # While one has a job another one waits for jobs.
-        equal(pair.write(known(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS, "a write to absent memory")
+        equal(pair.write(register_filled_buffer(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS, "a write to absent memory")
         equal(threads(), [NOBODY, NOBODY], "users of the threads")
         for region in regions:
             region.close()
-        becomes(threads, [], "threads without a region")
+        wait_until_equal(threads, [], "threads without a region")
 
     in_child(work)
 
@@ -74,10 +74,10 @@ def thread_of_the_process():
 def no_thread():
     def work():
         become_nobody()
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
         for _ in range(2):
-            equal(code_of(register, pair.pd, memory, DEMAND), errno.EAGAIN, "the errno of registration")
+            equal(errno_of_pyverbs(register, pair.pd, memory, DEMAND), errno.EAGAIN, "the errno of registration")
         register(pair.pd, memory, ALL)
 
     in_child(work)
@@ -86,11 +86,11 @@ def no_thread():
 @case("faults that nobody answers hold up no other, up to a limit")
 def unanswered_faults():
     def work():
-        silent, memory = Private(PAGE), Private(PAGE)
-        faults = faults_of(silent)
+        silent, memory = PrivateBuffer(PAGE), PrivateBuffer(PAGE)
+        faults = open_faults_of(silent)
         first = Pair()
         unanswered, region = register(first.pd, silent, DEMAND), register(first.pd, memory, DEMAND)
-        _, local = known(first, PAGE)
+        _, local = register_filled_buffer(first, PAGE)
         waiting = [Pair(beside=first) for _ in range(FAULT_THREADS + 4)]
         for pair in waiting[: FAULT_THREADS - 1]:
             pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
@@ -100,7 +100,7 @@ def unanswered_faults():
             pair.post(e.IBV_WR_RDMA_WRITE, local, (silent.address, unanswered.rkey))
         await_fault(faults)
         equal(len(threads()), FAULT_THREADS, "threads")
-        give_zeros(faults, silent.address, PAGE)
+        serve_zeros(faults, silent.address, PAGE)
         for _ in waiting:
             equal(first.status(), SUCCESS, "a write that waited")
 
@@ -110,7 +110,7 @@ def unanswered_faults():
 @case("what is done for advice counts for the process's CPU time")
 def cpu_time():
     def work():
-        pair, memory = Pair(), Private(64 << 20)
+        pair, memory = Pair(), PrivateBuffer(64 << 20)
         memory.fill(b"x")
         region = register(pair.pd, memory, DEMAND)
         ranges = [(memory.address, memory.length, region.lkey)] * 100
@@ -139,7 +139,7 @@ def cpu_quota():
 
     def work():
         join(group)
-        pair, memory = Pair(), Private(64 << 20)
+        pair, memory = Pair(), PrivateBuffer(64 << 20)
         memory.fill(b"x")
         region = register(pair.pd, memory, DEMAND)
         # Advice that takes minutes to follow, while the process sleeps.
@@ -150,7 +150,7 @@ def cpu_quota():
 
     child = start_child(work)
     with Calls(WALK) as begun:
-        becomes(lambda: begun.count(WALK) > 0, True, "advice is followed")
+        wait_until_equal(lambda: begun.count(WALK) > 0, True, "advice is followed")
     before = used()
     time.sleep(seconds)
     took = used() - before
@@ -164,14 +164,14 @@ def cpu_quota():
 @case("advice ends with its process")
 def end_of_process():
     def work():
-        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
         region = register(pair.pd, memory, DEMAND)
         # More than the machine has memory for.
         for first in range(16):
             address = memory.address + first * GIB
             advise_mr(pair.pd, pair.context, WRITE, 0, [(address, GIB, region.lkey)])
         with Calls(WALK) as begun:
-            becomes(lambda: begun.count(WALK) > 0, True, "advice is followed")
+            wait_until_equal(lambda: begun.count(WALK) > 0, True, "advice is followed")
         # Without the end of any object.
         os._exit(0)
 
@@ -184,14 +184,14 @@ def end_of_process():
 @case("faults end with the program that the process executes")
 def other_program():
     def work():
-        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
         os.set_inheritable(pair.context.cmd_fd, True)
         region = register(pair.pd, memory, DEMAND)
         advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, 2 * GIB, region.lkey)])
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(2)"])
 
     child = start_child(work)
-    becomes(lambda: Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"sleep(2)\0"), True, "the other program")
+    wait_until_equal(lambda: Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"sleep(2)\0"), True, "the other program")
     with Calls(WALK) as calls:
         time.sleep(1)
         equal(calls.count(WALK), 0, "pieces of advice that were begun")
@@ -203,7 +203,7 @@ def registrations_side_by_side():
     makes, ends, rounds = "vhost_task_create", "vhost_task_stop", 0
 
     def work():
-        pair, memory, begin = Pair(), Private(PAGE), threading.Barrier(6)
+        pair, memory, begin = Pair(), PrivateBuffer(PAGE), threading.Barrier(6)
 
         def registration():
             begin.wait()
@@ -222,7 +222,7 @@ def registrations_side_by_side():
         while rounds < 40 and calls.count(makes) == rounds:
             in_child(work)
             rounds += 1
-        becomes(lambda: calls.count(ends), calls.count(makes), "threads that have ended")
+        wait_until_equal(lambda: calls.count(ends), calls.count(makes), "threads that have ended")
 
     with Calls(makes, ends) as calls:
         callers = [thread for name, thread in calls.depths(run) if name == ends]
@@ -238,7 +238,7 @@ def system_sleep():
     power = Path("/sys/power")
     if not (power / "pm_test").exists():
         return print("# a kernel without CONFIG_PM_SLEEP_DEBUG tests no sleep")
-    pair, memory = Pair(), Private(PAGE)
+    pair, memory = Pair(), PrivateBuffer(PAGE)
     (reader, writer), (stay, end) = os.pipe(), os.pipe()
 
     def register_and_stop():
@@ -264,10 +264,10 @@ def system_sleep():
         # Of a task that doesn't sleep in a call the file says "running" or -1.
         return Path(f"/proc/{adviser}/syscall").read_text().split()[0] == str(IOCTL)
 
-    becomes(waits, True, "advice that waits")
+    wait_until_equal(waits, True, "advice that waits")
     try:
         freeze()
-        becomes(waits, True, "advice that waits again")
+        wait_until_equal(waits, True, "advice that waits again")
     finally:
         (power / "pm_test").write_text("none")
         timeout.write_text(patience)
@@ -281,8 +281,8 @@ def system_sleep():
 
 @case("threads that find the process of a fault run no QP, though the process has ended")
 def ended_process():
-    pair, memory = Pair(), Private(PAGE)
-    _, local = known(pair, PAGE)
+    pair, memory = Pair(), PrivateBuffer(PAGE)
+    _, local = register_filled_buffer(pair, PAGE)
     reader, writer = os.pipe()
 
     def work():

@@ -17,7 +17,10 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 
 import fuse
-from pairs import DEVICE, LOCAL_WRITE, PAGE, At, Private, becomes, case, equal, main, map_memory, start_child
+from pairs import (
+    DEVICE, LOCAL_WRITE, PAGE, MappedMemory, PrivateBuffer, case, equal, main, map_memory,
+    start_child, wait_until_equal,
+)
 from uverbs import advise_mr
 
 FOR_WRITING, AT_ONCE = 1, 1
@@ -35,7 +38,7 @@ def waits_for_mapping(process):
 
 def use_memory():
     """Has a page on demand come, which needs the first notifier of the process."""
-    memory, context = Private(PAGE), Context(name=DEVICE)
+    memory, context = PrivateBuffer(PAGE), Context(name=DEVICE)
     pd = PD(context)
     region = MR(pd, PAGE, LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND, address=memory.address)
     advise_mr(pd, context, FOR_WRITING, AT_ONCE, [(memory.address, PAGE, region.lkey)])
@@ -44,11 +47,11 @@ def use_memory():
 def use_memory_beside_fault(path):
     """The same while a thread writes to a page that the kernel is writing back, and waits for that."""
     file = os.open(path, os.O_RDWR)
-    page = At(map_memory(PAGE, file))
+    page = MappedMemory(map_memory(PAGE, file))
     page.fill(b"a")
     fuse.write_back(file)
     threading.Thread(target=ctypes.memset, args=(page.address, 0, 1), daemon=True).start()
-    becomes(lambda: "fuse_page_mkwrite" in stacks(os.getpid()), True, "a thread in the fault")
+    wait_until_equal(lambda: "fuse_page_mkwrite" in stacks(os.getpid()), True, "a thread in the fault")
     use_memory()
 
 
@@ -57,12 +60,12 @@ def fault_that_waits():
     with fuse.silent_file() as path:
         stuck = start_child(lambda: use_memory_beside_fault(path))
         try:
-            becomes(lambda: waits_for_mapping(stuck), True, "it waits for the mapping")
+            wait_until_equal(lambda: waits_for_mapping(stuck), True, "it waits for the mapping")
             other = start_child(use_memory)
-            becomes(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "the other's end")
+            wait_until_equal(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "the other's end")
         finally:
             os.kill(stuck, signal.SIGKILL)
-        becomes(lambda: waits_for_mapping(stuck), False, "it still waits for the mapping")
+        wait_until_equal(lambda: waits_for_mapping(stuck), False, "it still waits for the mapping")
         equal("fuse_page_mkwrite" in stacks(stuck), True, "a thread in the fault")
     equal(os.waitpid(stuck, 0)[1], signal.SIGKILL, "end of the process")
 

@@ -19,8 +19,8 @@ import pyverbs.enums as e
 
 import pairs
 from pairs import (
-    ALL, PAGE, REMOTE_READ, At, Buffer, Pair, become_nobody, becomes, case, equal, in_child, libc,
-    main, map_memory, pattern, register,
+    ALL, PAGE, REMOTE_READ, Buffer, MappedMemory, Pair, become_nobody, case, equal, in_child, libc,
+    main, map_memory, pattern, register, wait_until_equal,
 )
 import userfault
 from uverbs import advise_mr, errno_of, reg_mr
@@ -53,12 +53,12 @@ def succeeds(code, what):
 
 
 def private(length=PAGE, flags=mmap.MAP_PRIVATE):
-    return At(map_memory(length, flags=flags), length)
+    return MappedMemory(map_memory(length, flags=flags), length)
 
 
 def of_file(fd, length=PAGE, protection=pairs.READ_WRITE, flags=mmap.MAP_SHARED):
     address = libc.mmap(None, length, protection, flags, fd, 0)
-    return At(0 if address == ctypes.c_void_p(-1).value else address, length)
+    return MappedMemory(0 if address == ctypes.c_void_p(-1).value else address, length)
 
 
 def memfd(length, flags=0):
@@ -161,7 +161,7 @@ def secret_beside():
     fd = syscall(MEMFD_SECRET, 0)
     os.ftruncate(fd, PAGE)
     equal(map_memory(PAGE, fd, at=base + PAGE), base + PAGE, "address")
-    memory = At(base, 4 * PAGE)
+    memory = MappedMemory(base, 4 * PAGE)
     serves(memory)
     serves(memory, at=2 * PAGE)
     refuses(memory, at=PAGE)
@@ -246,7 +246,7 @@ def merged():
 
     setting("pages_to_scan", 1000)
     setting("run", 1)
-    becomes(merged_pages, 32, "merged pages")
+    wait_until_equal(merged_pages, 32, "merged pages")
     setting("run", 0)
     use.own.fill(pattern(64))
     equal(use.peer("write"), SUCCESS, "write")
@@ -327,7 +327,7 @@ def served_by_userfaultfd():
     memory, absent = private(64 * PAGE), 60 * PAGE
     there = serves(memory)
 
-    userfault.watch(fd, memory, userfault.MISSING | userfault.WRITE_PROTECT)
+    userfault.register_memory(fd, memory, userfault.MISSING | userfault.WRITE_PROTECT)
     refuses(memory, at=absent)
     equal(there.peer("write"), SUCCESS, "a write to what is there")
     userfault.protect(fd, memory.address, PAGE)
@@ -367,7 +367,7 @@ def mappings(name):
 @case("pages that the kernel maps into every process")
 def kernels_own():
     for name in ("[vdso]", "[vvar]"):
-        memory = At(*mappings(name)[0])
+        memory = MappedMemory(*mappings(name)[0])
         refuses(memory, "write")
         equal(pinned_errno(memory), errno.EFAULT, f"errno of pinning {name} to write")
 
@@ -377,7 +377,7 @@ def frames():
     with open("/dev/mem", "rb", buffering=0) as device:
         # The first MiB of a PC: the kernel lets root map it.
         address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, device.fileno(), 0xF0000)
-    memory = At(address)
+    memory = MappedMemory(address)
     refuses(memory)
     equal(pinned_errno(memory, REMOTE_READ), errno.EFAULT, "errno of pinning")
 
@@ -389,7 +389,7 @@ def spoil_rings(others):
     equal(len(mine) > 0, True, "mappings of the device")
     for access in (ALL, ALL | ON_DEMAND):
         for address, length in mine:
-            use = Use(At(address, length), access)
+            use = Use(MappedMemory(address, length), access)
             for at in range(0, length, PAGE):
                 for data in (b"\xff" * PAGE, pattern(PAGE + at % 251)[-PAGE:]):
                     use.own.fill(data)
@@ -407,7 +407,7 @@ def own_rings():
     pages = mappings("/dev/infiniband/uverbs0")
     equal(len(pages) > 0, True, "mappings of the device")
     for address, length in pages:
-        memory = At(address, length)
+        memory = MappedMemory(address, length)
         for access in (ALL, ALL | ON_DEMAND):
             use = Use(memory, access)
             equal(use.peer("read", length - 64), SUCCESS, "a read of a ring")

@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from cpu_time import triggered
+from cpu_time import event_trigger
 
 TRACING = "/sys/kernel/tracing"
 
@@ -65,7 +65,7 @@ class Calls:
     def of_this_process(self, name):
         """Counts those of this process's thread only, and yields the function that tells how many."""
         event, counted = Path(f"{TRACING}/events/kprobes/odp_{name}"), 0
-        with triggered(event, "hist:keys=common_pid"):
+        with event_trigger(event, "hist:keys=common_pid"):
             yield lambda: counted
             table = (event / "hist").read_text()
         found = re.search(rf"common_pid: +{os.getpid()} .*hitcount: +(\d+)", table)

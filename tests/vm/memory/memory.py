@@ -23,9 +23,9 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, PATIENCE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case,
-    code_of, equal, in_child, libc, main, map_memory, pattern, pinned_kib, reaches, register, state,
-    too_late,
+    ALL, DEVICE, LOCAL_WRITE, PAGE, PATIENCE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal,
+    errno_of_pyverbs, fail_on_alarm, in_child, libc, main, map_memory, pattern, pinned_kib,
+    register, state, wait_for_state,
 )
 
 SEED = int(os.environ.get("SEED", "7"))
@@ -106,7 +106,7 @@ def inconsistent():
     pair = Pair()
     buffer = Buffer(PAGE)
     for access in (REMOTE_WRITE, e.IBV_ACCESS_REMOTE_ATOMIC, REMOTE_WRITE | REMOTE_READ):
-        equal(code_of(register, pair.pd, buffer, access), errno.EINVAL, f"errno of access {access}")
+        equal(errno_of_pyverbs(register, pair.pd, buffer, access), errno.EINVAL, f"errno of access {access}")
 
 
 @case("memory that isn't mapped can't be registered")
@@ -114,7 +114,7 @@ def unmapped():
     pair = Pair()
     buffer = Buffer(4 * PAGE)
     libc.munmap(buffer.address + 2 * PAGE, PAGE)
-    equal(code_of(register, pair.pd, buffer), errno.EFAULT, "errno")
+    equal(errno_of_pyverbs(register, pair.pd, buffer), errno.EFAULT, "errno")
 
 
 @case("a key is worth nothing after deregistration")
@@ -238,7 +238,7 @@ def capacities():
         equal(cq.cqe, granted, f"entries for {asked}")
         cq.close()
     for asked in (0, largest + 1, (1 << 31) - 1):
-        equal(code_of(CQ, context, asked), errno.EINVAL, f"errno for {asked}")
+        equal(errno_of_pyverbs(CQ, context, asked), errno.EINVAL, f"errno for {asked}")
 
 
 @case("a CQ with thousands of completions changes its size, and keeps them in order")
@@ -278,7 +278,7 @@ def resized():
         pair.cqs[0].resize(size)
         equal(pair.cqs[0].cqe >= size, True, "its size")
         poll(1234)
-    equal(code_of(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL, "too small")
+    equal(errno_of_pyverbs(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL, "too small")
     poll(posted - polled)
     equal(pair.cqs[0].poll(1)[0], 0, "completions behind them")
 
@@ -293,7 +293,7 @@ def overflow():
     event = pair.context.get_async_event()
     equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
     event.ack()
-    reaches(pair.qps[0], e.IBV_QPS_ERR)
+    wait_for_state(pair.qps[0], e.IBV_QPS_ERR)
     count, completions = pair.cqs[0].poll(16)
     equal(count, 3, "completions that fitted")
     equal([wc.wr_id for wc in completions], [0, 1, 2], "their order")
@@ -344,7 +344,7 @@ def overflow_of_resting():
     for number in range(4):
         pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), number)
     for qp in (pair.qps[0], resting.qps[0], half):
-        reaches(qp, e.IBV_QPS_ERR)
+        wait_for_state(qp, e.IBV_QPS_ERR)
     count, completions = pair.cqs[1].poll(16)
     equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)], "what was flushed")
     equal(resting.state(1), e.IBV_QPS_RTS, "state of one that completes elsewhere")
@@ -352,7 +352,7 @@ def overflow_of_resting():
     late = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[0], **kind))
     equal(state(late), e.IBV_QPS_RESET, "state of a new one")
     to_init(late)
-    reaches(late, e.IBV_QPS_ERR)
+    wait_for_state(late, e.IBV_QPS_ERR)
     events = [pair.context.get_async_event() for _ in range(5)]
     for event in events:
         event.ack()
@@ -456,5 +456,5 @@ def hostile_rings():
     equal(victim.write(local, remote), e.IBV_WC_SUCCESS, f"another QP's write (seed {SEED})")
 
 
-signal.signal(signal.SIGALRM, too_late)
+signal.signal(signal.SIGALRM, fail_on_alarm)
 sys.exit(main())

@@ -29,7 +29,8 @@ from pyverbs.pd import PD
 from cgroups import join, memory_group, remove_group
 from kprobes import Calls
 from pairs import (
-    DEVICE, IS_DEBUG_KERNEL, Private, become_nobody, becomes, case, equal, libc, main, start_child,
+    DEVICE, IS_DEBUG_KERNEL, PrivateBuffer, become_nobody, case, equal, libc, main, start_child,
+    wait_until_equal,
 )
 from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, errno_of, ioctl
 
@@ -82,7 +83,7 @@ def use_all(pd, context, memory, region):
 def spin(tell):
     """Registers regions, uses them, begins and tells of them. Told "e", it ends them; told anything, it uses another one."""
     become_nobody()
-    memory, other = Private(LENGTH, mmap.MAP_PRIVATE | NORESERVE), Private(4 * CHUNK)
+    memory, other = PrivateBuffer(LENGTH, mmap.MAP_PRIVATE | NORESERVE), PrivateBuffer(4 * CHUNK)
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     context = Context(name=DEVICE)
     pd = PD(context)
@@ -121,7 +122,7 @@ class Spinner:
         self.told.send(b"e")
         equal(self.told.recv(1), b"x", "its word that regions have ended")
         # By then all of their chunks wait.
-        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
+        wait_until_equal(lambda: len(held_up()) >= 1, True, "a thread is held up")
 
     def use_another(self):
         """Has it use another region."""
@@ -178,7 +179,7 @@ def dereg():
     spinner = Spinner()
     try:
         equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
-        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
+        wait_until_equal(lambda: len(held_up()) >= 1, True, "a thread is held up")
     finally:
         spinner.end()
 
@@ -189,7 +190,7 @@ def unbounded():
     try:
         with Calls(INSERT) as calls:
             spinner.use_another()
-            becomes(lambda: calls.count(INSERT) > 0, True, "a chunk is made")
+            wait_until_equal(lambda: calls.count(INSERT) > 0, True, "a chunk is made")
     finally:
         spinner.end()
 
@@ -225,7 +226,7 @@ def one_thread_each():
     progress = mmap.mmap(-1, mmap.PAGESIZE)
 
     def register():
-        context, memory = Context(name=DEVICE), Private(mmap.PAGESIZE)
+        context, memory = Context(name=DEVICE), PrivateBuffer(mmap.PAGESIZE)
         pd = PD(context)
         # More than may wait for their release.
         for progress[0] in range(80):
@@ -236,7 +237,7 @@ def one_thread_each():
     try:
         for spinner in spinners:
             equal(ended(start_child(spinner.dereg), "deregistration"), 0, "its status")
-        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
+        wait_until_equal(lambda: len(held_up()) >= 1, True, "a thread is held up")
         equal(ended(start_child(register), "another process", progress), 0, "the status of another process")
     finally:
         most.write_text(before)

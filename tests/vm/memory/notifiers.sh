@@ -57,7 +57,7 @@ removal_ends() {
 echo 0 >/proc/sys/kernel/hung_task_timeout_secs
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" calls || fail "notifiers.py ends well" "status $?"
+python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" calls || fail "notifiers.py exits with status 0" "status $?"
 
 check "the process" begin
 check "the module is not removed under regions on demand, and nobody waits for that" removal_ends

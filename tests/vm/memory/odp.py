@@ -21,8 +21,9 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, in_child, known, libc, main,
-    map_memory, pattern, present_pages, register, start_child,
+    ALL, IS_DEBUG_KERNEL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, case, equal, in_child, libc, main,
+    map_memory, pattern, present_pages, register, register_filled_buffer, start_child,
+    wait_until_equal,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
@@ -40,7 +41,7 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
-class Private(pairs.Private):
+class Private(pairs.PrivateBuffer):
     """Fresh private memory whose pages can be taken away."""
 
     def forget(self):
@@ -54,7 +55,7 @@ def remote():
     target = Private(length + 2 * PAGE)
     region = register(pair.pd, target, DEMAND, offset=77, length=length)
     equal(present_pages(target), 0, "pages after the registration")
-    source, local = known(pair, length)
+    source, local = register_filled_buffer(pair, length)
     at = (target.address + 77, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     equal(target.read(length, 77) == source.read(length), True, "data arrived")
@@ -72,7 +73,7 @@ def remote():
 def local():
     length = 1 << (18 if IS_DEBUG_KERNEL else 20)
     pair = Pair()
-    other, (address, _, lkey) = known(pair, length)
+    other, (address, _, lkey) = register_filled_buffer(pair, length)
     there = pair.kept[0].rkey
     for start in (0, 33):
         memory = Private(length + PAGE)
@@ -111,7 +112,7 @@ def atomics():
     pair = Pair()
     memory = Private(4 * PAGE)
     region = register(pair.pd, memory, DEMAND)
-    buffer, (address, _, lkey) = known(pair, PAGE)
+    buffer, (address, _, lkey) = register_filled_buffer(pair, PAGE)
     for turn in range(3):
         wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(address, 8, lkey)])
         wr.set_wr_atomic(region.rkey, memory.address + PAGE + 8, 5)
@@ -135,7 +136,7 @@ def dropped():
     pair = Pair()
     memory = Private(16 * PAGE)
     region = register(pair.pd, memory, DEMAND)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     at = (memory.address, region.rkey)
     for _ in range(3):
         buffer.fill(pattern(memory.length))
@@ -151,7 +152,7 @@ def forked():
     pair = Pair()
     memory = Private(8 * PAGE)
     region = register(pair.pd, memory, DEMAND)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     at = (memory.address, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     ready, go = os.pipe(), os.pipe()
@@ -189,7 +190,7 @@ def refused():
     for operation, address, length, wanted in cases:
         pair = Pair()
         region = register(pair.pd, memory, DEMAND)
-        _, (mine, _, lkey) = known(pair, 4 * PAGE)
+        _, (mine, _, lkey) = register_filled_buffer(pair, 4 * PAGE)
         got = getattr(pair, operation)((mine, length, lkey), (address, region.rkey))
         equal(got, wanted, f"{operation} of {length} at page {(address - memory.address) / PAGE}")
     # The owner, too.
@@ -199,13 +200,13 @@ def refused():
     ]:
         pair = Pair()
         region = register(pair.pd, memory, DEMAND)
-        _, (other, _, _) = known(pair, PAGE)
+        _, (other, _, _) = register_filled_buffer(pair, PAGE)
         got = getattr(pair, operation)((address, 8, region.lkey), (other, pair.kept[0].rkey))
         equal(got, wanted, f"{operation} by the owner")
     # A receive.
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
-    _, (mine, _, lkey) = known(pair, PAGE)
+    _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
     pair.qps[1].post_recv(RecvWR(num_sge=1, sg=[SGE(hole, 8, region.lkey)]))
     pair.qps[0].post_send(SendWR(num_sge=1, sg=[SGE(mine, 8, lkey)]))
     equal(pair.status(), e.IBV_WC_REM_OP_ERR, "send")
@@ -214,7 +215,7 @@ def refused():
     map_memory(PAGE, flags=mmap.MAP_PRIVATE, at=hole)
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
-    _, (mine, _, lkey) = known(pair, PAGE)
+    _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.write((mine, 8, lkey), (hole, region.rkey)), SUCCESS, "mapped again")
 
 
@@ -227,18 +228,18 @@ def rights():
         pair = Pair()
         memory = Private(PAGE)
         region = register(pair.pd, memory, access | ON_DEMAND)
-        _, (mine, _, lkey) = known(pair, PAGE)
+        _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
         got = getattr(pair, operation)((mine, 8, lkey), (memory.address, region.rkey))
         equal(got, wanted, f"{operation} with {access}")
     pair = Pair()
     memory = Private(PAGE)
     region = register(PD(pair.context), memory, DEMAND)
-    _, (mine, _, lkey) = known(pair, PAGE)
+    _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.read((mine, 8, lkey), (memory.address, region.rkey)), REFUSED, "another domain's")
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
     key = region.rkey
-    _, (mine, _, lkey) = known(pair, PAGE)
+    _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.write((mine, 8, lkey), (memory.address, key)), SUCCESS, "before deregistration")
     region.close()
     equal(pair.write((mine, 8, lkey), (memory.address, key)), REFUSED, "after deregistration")
@@ -252,7 +253,7 @@ def file():
     memory.length, memory.address = 16 * PAGE, map_memory(16 * PAGE, fd)
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     # Read first: the pages are mapped clean.
     equal(pair.read(local, (memory.address, region.rkey)), SUCCESS, "read")
     buffer.fill(pattern(memory.length))
@@ -269,7 +270,7 @@ def huge():
     pair = Pair()
     region = register(pair.pd, memory, DEMAND | e.IBV_ACCESS_HUGETLB)
     length = CHUNK + 3 * PAGE
-    source, local = known(pair, length)
+    source, local = register_filled_buffer(pair, length)
     at = (memory.address + CHUNK // 2 + 1, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     equal(memory.read(length, CHUNK // 2 + 1) == pattern(length), True, "data")
@@ -293,10 +294,10 @@ def same_pages():
     def refuses(operation, address, region, what):
         # The QPs break.
         other = Pair(beside=pair)
-        _, (mine, _, lkey) = known(other, PAGE)
+        _, (mine, _, lkey) = register_filled_buffer(other, PAGE)
         equal(getattr(other, operation)((mine, 8, lkey), (address, region.rkey)), REFUSED, what)
 
-    buffer, (mine, _, lkey) = known(pair, 4 * PAGE)
+    buffer, (mine, _, lkey) = register_filled_buffer(pair, 4 * PAGE)
     for region in (read_only, writable, read_only):
         equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, region.rkey)), SUCCESS, "read")
         equal(buffer.read(4 * PAGE) == pattern(4 * PAGE), True, "data")
@@ -324,7 +325,7 @@ def named():
     memory = Private(4 * PAGE)
     iova = 0x4321_0000_0000
     region = reg_mr(pair.pd, pair.context, memory.address, memory.length, iova, DEMAND)
-    source, local = known(pair, PAGE)
+    source, local = register_filled_buffer(pair, PAGE)
     equal(pair.write(local, (iova + PAGE + 5, region.rkey)), SUCCESS, "write")
     equal(memory.read(PAGE, PAGE + 5), pattern(PAGE), "data")
     region.close()
@@ -341,7 +342,7 @@ def implicit():
     space = MR(pair.pd, 0, DEMAND, implicit=True)
     after = Private(3 * CHUNK)
     edge = (after.address // CHUNK + 1) * CHUNK - after.address
-    source, local = known(pair, CHUNK + 1000)
+    source, local = register_filled_buffer(pair, CHUNK + 1000)
     equal(pair.write((local[0], PAGE, local[2]), (before.address, space.rkey)), SUCCESS, "what was mapped before")
     equal(before.read(PAGE), pattern(PAGE), "data")
     # Over the edge of a chunk, within one packet and in many.
@@ -363,7 +364,7 @@ def implicit():
     for address in (0, 8, 1 << 46, (1 << 64) - 8, 0xffff_8880_0000_1000):
         pair = Pair()
         space = MR(pair.pd, 0, DEMAND, implicit=True)
-        _, (mine, _, lkey) = known(pair, PAGE)
+        _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
         equal(pair.read((mine, 8, lkey), (address, space.rkey)), REFUSED, f"{address:#x}")
 
 
@@ -375,7 +376,7 @@ def advice():
         region = register(pair.pd, memory, DEMAND)
         sge = (memory.address + 4 * PAGE + 7, 7 * PAGE, region.lkey)
         advise_mr(pair.pd, pair.context, how, flags, [sge])
-        becomes(lambda: present_pages(memory), present, f"pages after advice {how}, flags {flags}")
+        wait_until_equal(lambda: present_pages(memory), present, f"pages after advice {how}, flags {flags}")
     space = MR(pair.pd, 0, DEMAND, implicit=True)
     memory = Private(4 * PAGE)
     advise_mr(pair.pd, pair.context, WRITE, FLUSH, [(memory.address, 4 * PAGE, space.lkey)])
@@ -420,7 +421,7 @@ def churn():
     memory.length, memory.address = length, map_memory(length, fd)
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
-    buffer, local = known(pair, length)
+    buffer, local = register_filled_buffer(pair, length)
     running, evictions = True, 0
 
     def evict():
@@ -458,7 +459,7 @@ def ends():
         pair = Pair()
         memory = Private(64 * PAGE)
         region = MR(pair.pd, 0, DEMAND, implicit=True) if kind == 1 else register(pair.pd, memory, DEMAND)
-        _, local = known(pair, 64 * PAGE)
+        _, local = register_filled_buffer(pair, 64 * PAGE)
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
         if kind == 2:
             libc.munmap(memory.address, memory.length)
@@ -476,7 +477,7 @@ def late_packets():
     source = Private(length)
     source.fill(old * length)
     region = register(pair.pd, source)
-    target, faults = pairs.unanswered(length)
+    target, faults = pairs.memory_with_unserved_faults(length)
     remote = register(pair.pd, target, DEMAND)
     pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey), (target.address, remote.rkey))
     os.read(faults, 32)  # the first packet has come, and its fault has begun
@@ -485,7 +486,7 @@ def late_packets():
     os.close(faults)
     # It ends well if all packets had left. If not, the first packet may still wait for its page.
     equal(pair.status() in (SUCCESS, PROTECTED), True, "a request whose region goes")
-    becomes(lambda: target.read(length).count(old) >= 1024, True, "a packet that waited is written")
+    wait_until_equal(lambda: target.read(length).count(old) >= 1024, True, "a packet that waited is written")
     for qp in pair.qps:
         qp.close()
     equal(target.read(length).count(new), 0, "bytes written after the region was gone")
@@ -494,9 +495,9 @@ def late_packets():
 @case("a fault that fails on the old memory of a region says nothing of its new memory")
 def registered_again():
     pair, new = Pair(), Private(PAGE)
-    old, faults = pairs.unanswered(PAGE)
+    old, faults = pairs.memory_with_unserved_faults(PAGE)
     region = register(pair.pd, old, DEMAND)
-    source, local = known(pair, PAGE)
+    source, local = register_filled_buffer(pair, PAGE)
     pair.post(e.IBV_WR_RDMA_WRITE, local, (old.address, region.rkey))
     os.read(faults, 32)  # its fault has begun
     rereg(pair.context, region, CHANGE_TRANSLATION, start=new.address, length=PAGE, iova=old.address)
@@ -521,8 +522,8 @@ def flushed_meanwhile():
     depth = 100
     for stands in (0, 1):
         pair = Pair(depth=depth, cqe=4 * depth, peer_cqe=4 * depth)
-        absent, faults = pairs.unanswered(PAGE)
-        _, (address, _, lkey) = known(pair, PAGE)
+        absent, faults = pairs.memory_with_unserved_faults(PAGE)
+        _, (address, _, lkey) = register_filled_buffer(pair, PAGE)
         demand = register(pair.pd, absent, DEMAND)
         here, there = (address, PAGE, lkey), (absent.address, demand.rkey)
         if stands == 0:

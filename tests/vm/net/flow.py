@@ -35,7 +35,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
 import pairs
-from cpu_time import turns_queued_during
+from cpu_time import runs_queued_during
 from flow_frames import (
     GROUP_MAC, HOST1, HOST2, LOCAL, OTHER_MAC, PEER, ethernet, ipv4, ipv6, ports, sent, socket_in, unique_frame,
 )
@@ -43,7 +43,8 @@ from flow_specs import (
     DROP, ETH, GRE, INNER, IPV4, MPLS, TAG, TCP, UDP, VXLAN, eth_spec, ipv4_spec, ipv6_spec, port_spec,
 )
 from pairs import (
-    DEVICE, LOCAL_WRITE, Buffer, becomes, code_of, counter, equal, free_handle, libc, main, reaches,
+    DEVICE, LOCAL_WRITE, Buffer, counter, equal, errno_of_pyverbs, free_handle, libc, main,
+    wait_for_state, wait_until_equal,
 )
 from uverbs import (
     ALL_DEFAULT, ALLOW_LOOPBACK, DONT_TRAP, EGRESS, MC_DEFAULT, NORMAL, SNIFFER, create_flow, destroy_flow,
@@ -327,7 +328,7 @@ def _():
     normal.add_rule(eth_spec())
     received, sent, raw = (unique_frame(ethernet()) for _ in range(3))
     # Any number of QPs may receive a frame, so softirqs must not run the QPs' engines for it.
-    equal(turns_queued_during(lambda: (PEER.send(received), sniffer.expect(received))), 0,
+    equal(runs_queued_during(lambda: (PEER.send(received), sniffer.expect(received))), 0,
           "runs queued for softirqs")
     normal.expect(received)
     LOCAL.send(sent)
@@ -419,7 +420,7 @@ def _():
     before = counter("drop_no_receive")
     for _ in range(5):
         PEER.send(unique_frame(ethernet()))
-    becomes(lambda: counter("drop_no_receive") - before, 5, "drops")
+    wait_until_equal(lambda: counter("drop_no_receive") - before, 5, "drops")
     raw_qp.post(0)
     frame = unique_frame(ethernet())
     PEER.send(frame)
@@ -434,7 +435,7 @@ def _():
     equal(raw_qp.next_completion().status, e.IBV_WC_LOC_LEN_ERR,
           "status of a frame that is too long")
     equal(raw_qp.next_completion().status, e.IBV_WC_WR_FLUSH_ERR, "status of the other receive")
-    reaches(raw_qp.qp, e.IBV_QPS_ERR)
+    wait_for_state(raw_qp.qp, e.IBV_QPS_ERR)
 
 
 @case("flow: a QP receives frames by a shared receive queue")
@@ -461,7 +462,7 @@ def _():
     equal(raw_qp.next_completion().status, e.IBV_WC_LOC_PROT_ERR,
           "status of a frame for memory that is gone")
     equal(raw_qp.next_completion().status, e.IBV_WC_WR_FLUSH_ERR, "status of the next receive")
-    reaches(raw_qp.qp, e.IBV_QPS_ERR)
+    wait_for_state(raw_qp.qp, e.IBV_QPS_ERR)
 
 
 def set_mtu(mtu):
@@ -547,7 +548,7 @@ def _():
     flow = raw_qp.add_rule(eth_spec())
     equal(errno_of(lambda: destroy_flow(raw_qp.context, flow + 1000)), ENOENT,
           "destroying an unknown rule")
-    equal(code_of(raw_qp.qp.close), EBUSY, "destroying a QP with rules")
+    equal(errno_of_pyverbs(raw_qp.qp.close), EBUSY, "destroying a QP with rules")
 
 
 @case("flow: a user may have 512 rules, and a further one fails with ENOMEM")

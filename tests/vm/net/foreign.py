@@ -15,7 +15,7 @@ import sys
 import forge
 from forge import Socket
 from members import DATAGRAM_SIZE, MULTICAST, QKEY, Member
-from pairs import becomes, case, counter, equal, gid_at, main
+from pairs import case, counter, equal, gid_at, main, wait_until_equal
 from uverbs import attach_mcast, detach_mcast
 
 HOST, GROUP, SOURCES = "fd77::1", "ff0e::7711", ("fd77::77", "2001:db8::1")
@@ -33,7 +33,7 @@ def foreign_sources_are_dropped():
             body = (forge.bth(forge.UD | forge.SEND_ONLY, qpn, 0) + forge.deth(QKEY, 7)
                     + bytes(DATAGRAM_SIZE))
             sender.send(target, body)
-            becomes(lambda: counter("drop_local") - before, 1, f"packets from {source} to {target} in drop_local")
+            wait_until_equal(lambda: counter("drop_local") - before, 1, f"packets from {source} to {target} in drop_local")
             equal(member.cq.poll(1)[0], 0, f"datagrams from {source} to {target}")
             sender.close()
     member.change_membership(group, detach_mcast)

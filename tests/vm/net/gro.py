@@ -18,7 +18,9 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
-from pairs import DEVICE, PAGE, Buffer, becomes, case, connect, equal, gid_at, main, register
+from pairs import (
+    DEVICE, PAGE, Buffer, case, connect, equal, gid_at, main, register, wait_until_equal,
+)
 
 # Number of messages of one packet: four times the tx limit of the QP (PACKETS_IN_FLIGHT,
 # limits.rs). GRO clears the destructor of every second packet, so the packet would count as in
@@ -47,7 +49,7 @@ def all_sends_complete():
         statuses.extend(completion.status for completion in cq.poll(COUNT)[1])
         return len(statuses)
 
-    becomes(completed, COUNT, "completions")
+    wait_until_equal(completed, COUNT, "completions")
     equal(set(statuses), {e.IBV_WC_SUCCESS}, "statuses")
 
 

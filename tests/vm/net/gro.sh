@@ -51,6 +51,6 @@ check "the kernel instantiates an asynchronous cipher" \
 check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
 check "host 2 has two MACsec devices" add_macsec_devices
 check "host 2 rewrites RoCEv2 packets into TCP segments" rewrite_to_tcp
-python3 "$(dirname "$0")/gro.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 || fail "gro.py ends well" "status $?"
+python3 "$(dirname "$0")/gro.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 || fail "gro.py exits with status 0" "status $?"
 note "$(decrypted) decrypted packets, of which the IP layer received $(reached_ip)"
 check "GRO has merged packets" test "$(reached_ip)" -lt "$(decrypted)"

@@ -18,7 +18,7 @@ import forge
 from cpu_time import packets_during
 from forge import Socket
 from members import COUNT, DATAGRAM_SIZE, MULTICAST, QKEY, Member
-from pairs import DEVICE, GID_INDEX, becomes, case, counter, equal, gid_at, main
+from pairs import DEVICE, GID_INDEX, case, counter, equal, gid_at, main, wait_until_equal
 from uverbs import attach_mcast, detach_mcast
 
 GROUPS = ("239.77.1.11", "239.77.1.12", "239.77.1.13")
@@ -75,7 +75,7 @@ def send_to_own_host(address, gid_index, dropped):
     before = counter("drop_local")
     handle = sender.send_all(group, gid_index)
     equal(receiver.receive_all(), list(range(COUNT)), "datagrams in their order")
-    becomes(lambda: counter("drop_local") - before, dropped, "packets in drop_local")
+    wait_until_equal(lambda: counter("drop_local") - before, dropped, "packets in drop_local")
     handle.close()
     receiver.change_membership(group, detach_mcast)
 
@@ -98,7 +98,7 @@ def socket_datagrams_are_dropped():
                 + forge.deth(QKEY, receiver.qp.qp_num) + bytes(DATAGRAM_SIZE))
         udp_socket.send(address, body)
         # Over IPv6 host 2 sends the packet back, so it is dropped a second time.
-        becomes(lambda: counter("drop_local") - before, 2 if forge.is_v6(source) else 1, "packets in drop_local")
+        wait_until_equal(lambda: counter("drop_local") - before, 2 if forge.is_v6(source) else 1, "packets in drop_local")
         equal(receiver.cq.poll(1)[0], 0, f"datagrams from {source}")
         udp_socket.close()
         receiver.change_membership(group, detach_mcast)

@@ -24,7 +24,8 @@ from pyverbs.wr import SGE, SendWR
 
 from cpu_time import worker_ticks
 from pairs import (
-    ALL, DEVICE, GID_INDEX, REMOTE_READ, Buffer, becomes, case, connect, counter, equal, main, register,
+    ALL, DEVICE, GID_INDEX, REMOTE_READ, Buffer, case, connect, counter, equal, main, register,
+    wait_until_equal,
 )
 
 PEER, PEERS_GID_INDEX = sys.argv[3], int(sys.argv[4])
@@ -74,7 +75,7 @@ def stay():
     """Keeps a QP that has reached its tx limit until standard input ends."""
     before = counter("sent_pkts")
     near, *others = post_writes()
-    becomes(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets in flight")
+    wait_until_equal(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets in flight")
     print("attached", flush=True)
     sys.stdin.read()
     # The module may be unloaded, so the objects must not be destroyed by calls.
@@ -115,7 +116,7 @@ def ticks_at_tx_limit():
     wr = SendWR(opcode=e.IBV_WR_RDMA_READ, num_sge=1, sg=[sge])
     wr.set_wr_rdma(remote.rkey, source.address)
     far.qp.post_send(wr)
-    becomes(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets of the response")
+    wait_until_equal(lambda: counter("sent_pkts") - before, TX_LIMIT, "packets of the response")
     before = worker_ticks()
     time.sleep(SECONDS)
     ticks = worker_ticks() - before

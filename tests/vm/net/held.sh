@@ -17,7 +17,7 @@ check "link on host 2" link_add 2
 check "the qdisc of host 1 hardly sends" \
 	in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
-	fail "held.py ends well" "status $?"
+	fail "held.py exits with status 0" "status $?"
 # ARP packets would stay in the queueing discipline, too, so the neighbour entries are permanent.
 # add_neighbour HOST ADDRESS PEER: adds a permanent neighbour entry of PEER to HOST.
 add_neighbour() {
@@ -61,20 +61,20 @@ check "the qdisc of host 1 hardly sends again" \
 	in1 tc qdisc change dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 send_requests 9
 check "the QP of a process has packets in the qdisc" \
-	hold python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" \
+	start_holder python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" \
 	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" stay
 check "packets of QP 1 and of the process wait in the qdisc" packets_wait
 check "rmmod returns while a process has QPs with packets in the qdisc" wait_for 20 rmmod rrxe
 check "packets still wait in the qdisc after the second rmmod" packets_wait
 check "the qdisc is deleted with its packets" in1 tc qdisc del dev "$device" root
-check "the process ends well after rmmod" release
+check "the process exits with status 0 after rmmod" end_holder
 
 # A datagram that a program keeps in a queue of netfilter has a reference to the memory of the
 # driver's UDP socket, but none to the module.
 check "the module is loaded a third time" modprobe rrxe
 check "link on host 2, with the module loaded a third time" link_add 2
 check "netfilter on host 2 queues a datagram for the driver's UDP socket" \
-	hold python3 "$(dirname "$0")/queued.py" h2 h1 $HOST1_V4
+	start_holder python3 "$(dirname "$0")/queued.py" h2 h1 $HOST1_V4
 check "link del on host 2 returns while netfilter queues the datagram" link_del 2
 check "rmmod returns while netfilter queues the datagram" wait_for 20 rmmod rrxe
-check "the datagram is accepted after its socket was closed" release
+check "the datagram is accepted after its socket was closed" end_holder

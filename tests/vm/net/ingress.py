@@ -30,11 +30,11 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import extension
 import forge
-from forge import RC, SEND_ONLY, UD, Socket, Wire
+from forge import RC, SEND_ONLY, UD, PacketSocket, Socket
 import userfault
 from pairs import (
-    ALL, DEVICE, GID_INDEX, PAGE, Buffer, becomes, case, connect, counter, equal,
-    free_handle, gid_at, main, register, unanswered,
+    ALL, DEVICE, GID_INDEX, PAGE, Buffer, case, connect, counter, equal, free_handle, gid_at, main,
+    memory_with_unserved_faults, register, wait_until_equal,
 )
 from uverbs import attach_mcast
 
@@ -176,13 +176,13 @@ def _():
     address = "10.77.0.55"
     ip = ["ip", "-n", "h1", "addr"]
     subprocess.run([*ip, "add", f"{address}/24", "dev", "eth0"], check=True)
-    becomes(lambda: has_gid(receiver.context, address), True, "a GID")
+    wait_until_equal(lambda: has_gid(receiver.context, address), True, "a GID")
     peer.send(LEGITIMATE, gid_at(address), PEER_GID_INDEX, remote=receiver.qp.qp_num)
     equal(receiver.next_message(GRH), LEGITIMATE, "the first message")
     # The link loses the address as a GID: eth1 is on another segment.
     subprocess.run([*ip, "del", f"{address}/24", "dev", "eth0"], check=True)
     subprocess.run([*ip, "add", f"{address}/32", "dev", "eth1"], check=True)
-    becomes(lambda: has_gid(receiver.context, address), False, "no GID")
+    wait_until_equal(lambda: has_gid(receiver.context, address), False, "no GID")
     expect_drops(
         receiver,
         lambda psn: peer.send(FORGED, gid_at(address), PEER_GID_INDEX, remote=receiver.qp.qp_num),
@@ -198,7 +198,7 @@ def _():
 
     def change(how):
         subprocess.run(["ip", "-n", "h1", "addr", how, f"{address}/24", "dev", "eth0"], check=True)
-        becomes(lambda: has_gid(context, address), how == "add", "the GID is there")
+        wait_until_equal(lambda: has_gid(context, address), how == "add", "the GID is there")
 
     def index_after_return():
         change("del")
@@ -210,7 +210,7 @@ def _():
     route = GlobalRoute(dgid=gid_at(address), sgid_index=index)
     handle = AH(pd, attr=AHAttr(gr=route, is_global=1, port_num=1))
     # ib_core frees a table entry some time after the address was deleted.
-    becomes(index_after_return, index, "the GID index")
+    wait_until_equal(index_after_return, index, "the GID index")
     change("del")
     handle.close()
 
@@ -272,7 +272,7 @@ def _():
         before = drop_count("peer")
         other.send(FORGED)
         # An RC QP retransmits, so the count is not exact.
-        becomes(lambda: drop_count("peer") > before, True, "its packets are in drop_peer")
+        wait_until_equal(lambda: drop_count("peer") > before, True, "its packets are in drop_peer")
         ends[1].send(LEGITIMATE)
         equal(ends[0].next_message(0), LEGITIMATE, "the first message")
         ends[0].expect_nothing_forged()
@@ -284,7 +284,7 @@ def _():
     other = Endpoint(DEVICE, e.IBV_QPT_UD)
     for end, peer in zip(ends, reversed(ends)):
         connect(end.context, end.qp, peer.qp.qp_num)
-    memory, faults = unanswered(PAGE)
+    memory, faults = memory_with_unserved_faults(PAGE)
     region = register(ends[0].pd, memory, ALL | e.IBV_ACCESS_ON_DEMAND)
     ends[0].qp.post_recv(RecvWR(wr_id=0, num_sge=1, sg=[SGE(memory.address, PAGE, region.lkey)]))
     ends[0].post_receives()
@@ -294,10 +294,10 @@ def _():
     for _ in range(INBOX + 76):
         other.send(FORGED, ends[0].context.query_gid(1, GID_INDEX), remote=ends[0].qp.qp_num)
         other.cq.poll(DEPTH)
-    becomes(lambda: drop_count("peer"), before + INBOX + 76, "datagrams in drop_peer")
+    wait_until_equal(lambda: drop_count("peer"), before + INBOX + 76, "datagrams in drop_peer")
     for _ in range(DEPTH // 2):
         ends[1].send(LEGITIMATE)
-    userfault.give_zeros(faults, memory.address, PAGE)
+    userfault.serve_zeros(faults, memory.address, PAGE)
     ends[0].next_message()
     equal(memory.read(len(LEGITIMATE)), LEGITIMATE, "the first message")
     for _ in range(DEPTH // 2):
@@ -327,7 +327,7 @@ def _():
         (HOST2, HOST1, GID_INDEX, "vx0"), (HOST2_V6, HOST1_V6, GID_INDEX6, "vx0"),
         (VLAN_HOST2, VLAN_HOST1, VLAN_GID_INDEX, "inner7"),
     ):
-        wire = Wire("h2", by, forge.hardware_address("h1", by))
+        wire = PacketSocket("h2", by, forge.hardware_address("h1", by))
         expect_drops(
             receiver,
             lambda psn: wire.send(
@@ -339,7 +339,7 @@ def _():
 @case("datagrams through another network device are dropped before their ICRC is computed")
 def _():
     receiver = Endpoint(DEVICE, e.IBV_QPT_UD)
-    wire = Wire("h2", "eth1", forge.hardware_address("h1", "eth1"))
+    wire = PacketSocket("h2", "eth1", forge.hardware_address("h1", "eth1"))
     wrong, before = datagram(receiver.qp.qp_num, 0) + bytes(forge.ICRC_LEN), drop_count("icrc")
     expect_drops(receiver, lambda _: wire.send(forge.packet(HOST2, HOST1, wrong, icrc=False)),
                  "interface", GRH, lambda: receiver.send(LEGITIMATE, gid_at(HOST1)))
@@ -350,13 +350,13 @@ def _():
 @case("datagrams through another network device take no room in the inbox of a parked QP")
 def _():
     receiver, other = Endpoint(DEVICE, e.IBV_QPT_UD, receives=False), Endpoint(DEVICE, e.IBV_QPT_UD)
-    memory, faults = unanswered(PAGE)
+    memory, faults = memory_with_unserved_faults(PAGE)
     region = register(receiver.pd, memory, ALL | e.IBV_ACCESS_ON_DEMAND)
     receiver.qp.post_recv(RecvWR(wr_id=0, num_sge=1, sg=[SGE(memory.address, PAGE, region.lkey)]))
     receiver.post_receives()
     other.send(LEGITIMATE, gid_at(HOST1), remote=receiver.qp.qp_num)
     userfault.await_fault(faults)
-    wire, before = Wire("h2", "eth1", forge.hardware_address("h1", "eth1")), drop_count("interface")
+    wire, before = PacketSocket("h2", "eth1", forge.hardware_address("h1", "eth1")), drop_count("interface")
     forged = forge.packet(HOST2, HOST1, datagram(receiver.qp.qp_num, 0))
     # More packets than the inbox has room for.
     for sent in range(INBOX + 76):
@@ -367,7 +367,7 @@ def _():
     while drop_count("interface") < before + INBOX + 76 and time.monotonic() < end:
         time.sleep(0.05)
     other.send(LEGITIMATE, gid_at(HOST1), remote=receiver.qp.qp_num)
-    userfault.give_zeros(faults, memory.address, PAGE)
+    userfault.serve_zeros(faults, memory.address, PAGE)
     receiver.next_message()
     equal(memory.read(len(LEGITIMATE), GRH), LEGITIMATE, "the first message")
     equal(receiver.next_message(GRH), LEGITIMATE, "the second message")
@@ -381,7 +381,7 @@ def _():
 def _():
     for by in ("eth1", "vx0"):
         local, peer = connected()
-        wire, qpn = Wire("h2", by, forge.hardware_address("h1", by)), local.qp.qp_num
+        wire, qpn = PacketSocket("h2", by, forge.hardware_address("h1", by)), local.qp.qp_num
         expect_drops(
             local,
             lambda psn: wire.send(
@@ -393,7 +393,7 @@ def _():
 @case("packets of another host than the peer are dropped before their ICRC is computed")
 def _():
     local, peer = connected()
-    wire, qpn = Wire("h2", "eth0", forge.hardware_address("h1", "eth0")), local.qp.qp_num
+    wire, qpn = PacketSocket("h2", "eth0", forge.hardware_address("h1", "eth0")), local.qp.qp_num
     wrong, before = bytes(forge.ICRC_LEN), drop_count("icrc")
     expect_drops(
         local,
@@ -406,7 +406,7 @@ def _():
 @case("packets from outside with a source address of this host are dropped")
 def _():
     receiver = Endpoint(DEVICE, e.IBV_QPT_UD)
-    wire = Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
+    wire = PacketSocket("h2", "eth0", forge.hardware_address("h1", "eth0"))
     expect_drops(
         receiver,
         lambda psn: wire.send(
@@ -432,7 +432,7 @@ def gid_change_events(context, work):
         seen.extend(kind for _, kind in context.events() if kind == GID_CHANGE)
         return len(seen) >= 2
 
-    becomes(count, True, "two GID_CHANGE events arrive")
+    wait_until_equal(count, True, "two GID_CHANGE events arrive")
     time.sleep(2)
     count()
     return len(seen)

@@ -14,7 +14,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
-	_pair "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
+	run_server_and_client "$program" -c -n 30 -s 1000 -d "$device2" -g "$(gid_index "$device2" "$address2")" -- \
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" \
 		"$SERVER_ADDRESS"
 }
@@ -94,7 +94,7 @@ ip -n h1 link add link eth0 name macvlan3 index 77 netns h3 type macvlan mode br
 ip -n h3 addr add 10.77.0.33/24 dev macvlan3
 ip -n h3 link set macvlan3 up
 python3 "$(dirname "$0")/ingress.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$(gid_index "$DEV1" $HOST1_V6)" \
-	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.97.0.1)" || fail "ingress.py ends well" "status $?"
+	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" "$(gid_index "$DEV1" 10.97.0.1)" || fail "ingress.py exits with status 0" "status $?"
 
 # The macvlan device is deleted explicitly. `ip netns del` deletes it only later, and until then
 # eth0 cannot become a port of a bridge.

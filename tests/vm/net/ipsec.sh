@@ -46,7 +46,7 @@ under_ipsec() {
 	check "a third host forges a path MTU to $prefix, mode $mode" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, mode $mode" \
-		wait_for 10 narrow "${prefix}2" "$mtu"
+		wait_for 10 path_mtu_is "${prefix}2" "$mtu"
 	fragments=$(fragments_created)
 	check "long messages to $prefix arrive despite the forged path MTU, mode $mode" \
 		long_messages "$prefix"
@@ -79,7 +79,7 @@ for family in "${families[@]}"; do
 	check "a third host forges a path MTU to $prefix, without keys" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, without keys" \
-		wait_for 10 narrow "${prefix}2" "$mtu"
+		wait_for 10 path_mtu_is "${prefix}2" "$mtu"
 	refuse "packets to $prefix are lost without keys" \
 		"retry counter exceeded" _pingpong "${prefix}1" "${prefix}2" -n 1 -s 16384 -m 4096
 	check "the kernel requests keys for $prefix" wait_for 10 keys_are_requested

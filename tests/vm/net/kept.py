@@ -15,7 +15,7 @@ import sys
 import pyverbs.enums as e
 from pyverbs.qp import QPAttr
 
-from pairs import Datagrams, becomes, case, counter, main
+from pairs import Datagrams, case, counter, main, wait_until_equal
 
 KEEPER, OTHER, BROADCAST = sys.argv[3:]
 # Number of datagrams to the host that keeps them: more than the tx limit of 64 packets (limits.rs:
@@ -27,7 +27,7 @@ def send(sender, address, count, counter_name="sent_pkts"):
     """Sends `count` datagrams to the address. Fails unless the counter counts them soon."""
     before = counter(counter_name)
     handle = sender.post(address, count)
-    becomes(lambda: counter(counter_name) - before >= count, True,
+    wait_until_equal(lambda: counter(counter_name) - before >= count, True,
             f"{count} datagrams to {address} in {counter_name}")
     handle.close()
 
@@ -51,9 +51,9 @@ def is_drained():
 
     handle = sender.post(KEEPER, KEPT_DATAGRAMS)
     change(e.IBV_QPS_SQD)
-    becomes(lambda: sender.qp.query(e.IBV_QP_STATE)[0].sq_draining, 0, "draining")
+    wait_until_equal(lambda: sender.qp.query(e.IBV_QP_STATE)[0].sq_draining, 0, "draining")
     change(e.IBV_QPS_RTS)
-    becomes(sender.completed, KEPT_DATAGRAMS, "completed datagrams")
+    wait_until_equal(sender.completed, KEPT_DATAGRAMS, "completed datagrams")
     handle.close()
 
 

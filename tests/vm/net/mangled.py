@@ -10,7 +10,7 @@ COUNT datagrams of LENGTH bytes go to ADDRESS. Waits until all have completed. S
 
 import sys
 
-from pairs import Datagrams, becomes
+from pairs import Datagrams, wait_until_equal
 
 ADDRESS, LENGTH, COUNT = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 sender = Datagrams()
@@ -19,4 +19,4 @@ for line in sys.argv[6:]:
 # The flow label gives all datagrams the same source port, so that netfilter's connection tracking
 # takes them for one connection.
 handle = sender.post(ADDRESS, COUNT, LENGTH, flow_label=1)
-becomes(sender.completed, COUNT, "completions")
+wait_until_equal(sender.completed, COUNT, "completions")

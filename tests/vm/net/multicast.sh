@@ -8,10 +8,10 @@ source "$(dirname "$0")/../lib/guest.sh"
 # The groups of `rrxe-check hold-group`, and their MAC addresses (RFC 1112, RFC 2464).
 readonly GROUP_V4=239.77.1.9 MAC_V4=01:00:5e:4d:01:09 GROUP_V6=ff0e::7709 MAC_V6=33:33:00:00:77:09
 
-run_check() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
+run_check() { rrxe-check "$@" || fail "rrxe-check exits with status 0" "status $?"; }
 
-# in_group FAMILY: attaches a QP of host 2 to the group, until `release`.
-in_group() { hold rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
+# in_group FAMILY: attaches a QP of host 2 to the group, until `end_holder`.
+in_group() { start_holder rrxe-check "$DEV1" "$DEV2" "$1" hold-group; }
 
 joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
@@ -30,12 +30,12 @@ for family in v4 v6; do
 	check "a QP attaches to an IP$family group" in_group $family
 	check "the host has joined the IP$family group" joined "${!group}"
 	check "the network device accepts the MAC address of the IP$family group" joined "${!mac}"
-	check "the QP detaches from the IP$family group" release
+	check "the QP detaches from the IP$family group" end_holder
 	check "the host has left the IP$family group" left "${!group}"
 	check "the network device no longer accepts the MAC address of the IP$family group" left "${!mac}"
 	in_group $family
 	kill -9 $HOLDER
-	release 2>/dev/null
+	end_holder 2>/dev/null
 	check "the host leaves the IP$family group when the process is killed" wait_for 10 left "${!group}"
 done
 
@@ -44,7 +44,7 @@ move_into_vrf() {
 	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
 		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
 	# The kernel removes eth0's IPv6 addresses when its VRF changes.
-	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 settled 1
+	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 dad_finished 1
 }
 move_out_of_vrf() {
 	ip -n h1 link set eth0 nomaster
@@ -59,7 +59,7 @@ check_groups() {
 		indexes+=("$(gid_index "$DEV1" "$address")")
 	done
 	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
-		fail "group.py ends well" "status $?"
+		fail "group.py exits with status 0" "status $?"
 }
 # Host 1 receives its own packet, in the buffer that it sent.
 check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
@@ -72,7 +72,7 @@ check "host 2 stops sending packets back" in2 tc qdisc del dev eth0 clsact
 check_foreign_sources() {
 	wait_for 10 gid_index "$DEV1" $HOST1_V6
 	python3 "$(dirname "$0")/foreign.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" ||
-		fail "foreign.py ends well" "status $?"
+		fail "foreign.py exits with status 0" "status $?"
 }
 check_foreign_sources
 check "eth0 of host 1 is in a VRF again" move_into_vrf
@@ -91,7 +91,7 @@ add_ipvlan() {
 }
 check "host 2 has an ipvlan device on top of dummy0 of host 1" add_ipvlan
 python3 "$(dirname "$0")/ipvlan.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" other ||
-	fail "ipvlan.py ends well" "status $?"
+	fail "ipvlan.py exits with status 0" "status $?"
 check "host 2 stops changing datagrams" in2 tc qdisc del dev eth0 clsact
 in1 rdma link del other
 ip -n h1 link del dummy0
@@ -110,7 +110,7 @@ check "the host has joined the IPv4 group before rmmod" joined "$GROUP_V4"
 check "rmmod returns while a QP is attached" rmmod rrxe
 check "the host has left the IPv4 group after rmmod" left "$GROUP_V4"
 # The program may fail to detach, because the device is gone.
-release || true
+end_holder || true
 check "the module is loaded again" modprobe rrxe
 check "link on host 1, with the module loaded again" link_add 1 rrxe
 check "link on host 2, with the module loaded again" link_add 2 rrxe
@@ -120,4 +120,4 @@ DEV1='' DEV2=''
 check "the RDMA devices of both hosts are removed with their network devices" \
 	wait_for 20 bash -c '! rdma link show | grep -q rxe'
 # The program may fail to detach, because the device is gone.
-release || true
+end_holder || true

@@ -10,11 +10,11 @@ COUNT datagrams of LENGTH bytes go to ADDRESS.
 
 import sys
 
-from pairs import Datagrams, becomes
+from pairs import Datagrams, wait_until_equal
 
 ADDRESS, COUNT, LENGTH = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 
 sender = Datagrams()
 handle = sender.post(ADDRESS, COUNT, LENGTH)
-becomes(sender.completed, COUNT, "completed datagrams")
+wait_until_equal(sender.completed, COUNT, "completed datagrams")
 handle.close()

@@ -23,7 +23,7 @@ delete_other_namespace() {
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-check "ifb0 of host 1 keeps packets in a queue" keeper 1
+check "ifb0 of host 1 keeps packets in a queue" add_queueing_ifb 1
 check "RoCEv2 packets that leave eth0 are redirected to ifb0" redirect 1 egress ipv6 ifb0
 check "the route to host 2 has an MTU of 1280 bytes" narrow_path
 check "datagrams that are longer than the path MTU complete" \

@@ -33,7 +33,7 @@ pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4
 	shift 4
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
-	_pair ibv_rc_pingpong -c -d "$device2" -g "$(gid_index "$device2" "$address2")" "$@" -- \
+	run_server_and_client ibv_rc_pingpong -c -d "$device2" -g "$(gid_index "$device2" "$address2")" "$@" -- \
 		ibv_rc_pingpong -c -d "$device1" -g "$(gid_index "$device1" "$address1")" "$@" "$SERVER_ADDRESS"
 }
 SERVER_ADDRESS=$HOST2_V4

@@ -24,9 +24,9 @@ settings=("loss 5%" "delay 1ms reorder 95% 50%" "delay 200us 100us loss 2% dupli
 for setting in "${settings[@]}"; do
 	check "netem is set to $setting" netem "$setting"
 	check "rrxe-check completes every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
-	check "a pingpong completes under $setting" again last_ack_lost pingpong -n "$(few 100)"
+	check "a pingpong completes under $setting" retry_on_race last_ack_lost pingpong -n "$(scaled_count 100)"
 	[[ $setting != loss* ]] || check "messages of 64 KiB complete under $setting" \
-		perftest ib_write_bw -s 65536 -n "$(few 200)"
+		perftest ib_write_bw -s 65536 -n "$(scaled_count 200)"
 	netem_off
 	# netem delays packets in a queue, which may overflow; the driver counts such drops in send_err.
 	[[ $setting == *delay* ]] ||

@@ -23,7 +23,7 @@ first_gids_are_link_local() {
 }
 pingpong_from_link_local_fails() {
 	local text
-	text=$(_pair ibv_rc_pingpong -n 10 -d "$DEV2" -g 0 -- ibv_rc_pingpong -n 10 -d "$DEV1" -g 0 $HOST2_V4) && return 1
+	text=$(run_server_and_client ibv_rc_pingpong -n 10 -d "$DEV2" -g 0 -- ibv_rc_pingpong -n 10 -d "$DEV1" -g 0 $HOST2_V4) && return 1
 	[[ $text == *"Failed to modify QP to RTR"* ]] || { echo "$text"; return 1; }
 }
 
@@ -36,7 +36,7 @@ check "RC pingpong over IPv4" pingpong -n 50
 check "UD pingpong over IPv4" pingpong -T ud -s 1000 -n 50
 check "the first GID of each port is a link-local one" first_gids_are_link_local
 check "an RC QP with a link-local GID fails to go to RTR" pingpong_from_link_local_fails
-python3 "$(dirname "$0")/no_ipv6.py" "$DEV1" 0 || fail "no_ipv6.py ends well" "status $?"
+python3 "$(dirname "$0")/no_ipv6.py" "$DEV1" 0 || fail "no_ipv6.py exits with status 0" "status $?"
 check "RC pingpong over IPv4 after the use of link-local GIDs" pingpong -n 50
 check "link on host 1 is deleted" link_del 1
 check "link on host 2 is deleted" link_del 2

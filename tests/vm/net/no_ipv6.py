@@ -19,7 +19,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
-from pairs import DEVICE, GID_INDEX, Buffer, becomes, case, gid_at, main, register
+from pairs import DEVICE, GID_INDEX, Buffer, case, gid_at, main, register, wait_until_equal
 
 GROUP = "ff12::1234"
 MULTICAST, QKEY = 0xFFFFFF, 0x1234
@@ -40,7 +40,7 @@ def datagram_is_lost():
     wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(buffer.address, 64, region.lkey)])
     wr.set_wr_ud(handle, MULTICAST, QKEY)
     qp.post_send(wr)
-    becomes(lambda: [completion.status for completion in cq.poll(1)[1]], [e.IBV_WC_SUCCESS], "statuses of completions")
+    wait_until_equal(lambda: [completion.status for completion in cq.poll(1)[1]], [e.IBV_WC_SUCCESS], "statuses of completions")
 
 
 sys.exit(main())

@@ -49,7 +49,7 @@ check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 check "host 1 has a fast and a slow transmit queue" in1 bash -c slow_queue
 python3 "$(dirname "$0")/order.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
-	fail "order.py ends well" "status $?"
+	fail "order.py exits with status 0" "status $?"
 check "host 1 has no slow transmit queue" in1 tc qdisc del dev eth0 root
 check "UC SEND both ways: no packet is out of sequence" \
 	in_order 3 ib_send_bw -c UC -b -e -m 2048 -s 4101 -n 500

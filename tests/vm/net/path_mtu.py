@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 
-from forge import Wire, checksum, ip_packet, is_v6, raw_address
+from forge import PacketSocket, checksum, ip_packet, is_v6, raw_address
 
 ECHO_REPLY, UNREACHABLE, FRAGMENTATION_NEEDED = 0, 3, 4
 ECHO_REPLY_V6, PACKET_TOO_BIG = 129, 2
@@ -36,7 +36,7 @@ def main(namespace, device, mac_address, stranger, victim, peer, mtu):
     echo = struct.pack(">BBHHH", ECHO_REPLY_V6 if v6 else ECHO_REPLY, 0, 0, 1, 1)
     quoted = icmp_packet(victim, peer, echo)
     head = (PACKET_TOO_BIG, 0) if v6 else (UNREACHABLE, FRAGMENTATION_NEEDED)
-    wire = Wire(namespace, device, bytes.fromhex(mac_address.replace(":", "")))
+    wire = PacketSocket(namespace, device, bytes.fromhex(mac_address.replace(":", "")))
     wire.send(icmp_packet(stranger, victim, struct.pack(">BBHI", *head, 0, int(mtu)) + quoted))
     wire.close()
 

@@ -17,8 +17,8 @@ import struct
 import subprocess
 import sys
 
-from forge import PORT, Wire, ip_packet
-from pairs import Datagrams, becomes, case, main
+from forge import PORT, PacketSocket, ip_packet
+from pairs import Datagrams, case, main, wait_until_equal
 
 HOST, CONTAINER = "fd77::1", "fd77::2"
 LENGTH, ICRC = 2048, 4
@@ -58,14 +58,14 @@ def packet_is_reassembled():
         f"munge offset 40 u32 set {UDP << 24 | MORE_FRAGMENTS:#x} "
         f"munge offset 44 u32 set {IDENTIFICATION:#x} pipe action ct pipe action drop")
     last = struct.pack(">BBHI", UDP, 0, OFFSET, IDENTIFICATION) + bytes(904)
-    wire = Wire("h2", "dummy0", bytes(6))
+    wire = PacketSocket("h2", "dummy0", bytes(6))
     wire.send(ip_packet(HOST, CONTAINER, last, protocol=FRAGMENT))
     wire.close()
     sender = Datagrams()
     handle = sender.post(CONTAINER, 1, LENGTH)
-    becomes(sender.completed, 1, "completions")
+    wait_until_equal(sender.completed, 1, "completions")
     handle.close()
-    becomes(complete_packets, 1, "packets that are complete")
+    wait_until_equal(complete_packets, 1, "packets that are complete")
 
 
 sys.exit(main())

@@ -24,7 +24,7 @@ taskset -cp 1 $$ >/dev/null
 check "a link on a dummy device" make_link r0
 export -f make_link
 export INDEX
-python3 "$(dirname "$0")/regroup.py" || fail "regroup.py ends well" "status $?"
+python3 "$(dirname "$0")/regroup.py" || fail "regroup.py exits with status 0" "status $?"
 check "the RDMA device of the deleted network device is removed" \
 	wait_for 20 bash -c '! rdma link | grep -q r0/'
 check "the link on the new network device is deleted" patiently 30 rdma link del r1

@@ -90,12 +90,12 @@ for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $
 	read -r stranger victim peer mtu <<<"$words"
 	check "a third host sends a forged ICMP message about the path to $peer" \
 		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$mac_address" "$stranger" "$victim" "$peer" "$mtu"
-	check "the IP layer uses the forged path MTU to $peer" wait_for 10 narrow "$peer" "$mtu"
+	check "the IP layer uses the forged path MTU to $peer" wait_for 10 path_mtu_is "$peer" "$mtu"
 	check "a pingpong to $peer ignores the forged path MTU" \
 		_pingpong "$victim" "$peer" -n 50 -s 16384 -m 4096
 done
 # If the test fails, the debug kernel reports a wrong count of bytes.
-python3 "$(dirname "$0")/reassembled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" || fail "reassembled.py ends well" "status $?"
+python3 "$(dirname "$0")/reassembled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" || fail "reassembled.py exits with status 0" "status $?"
 
 # Packets between QPs of one host pass no network device. The links are on dummy devices, because
 # ib_core needs no address resolution for their MAC addresses.

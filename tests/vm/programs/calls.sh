@@ -67,8 +67,8 @@ endless() {
 in_perftest() { endless "$1" perftest "$@" -n 5000000; }
 in_ucx() { endless ucx_perftest ucx rc_v tag_bw -n 1000000000 -s 64 -f; }
 in_ours() {
-	hold rrxe-bench busy "$DEV1" && watch rrxe-bench || PACKETS=0
-	release
+	start_holder rrxe-bench busy "$DEV1" && watch rrxe-bench || PACKETS=0
+	end_holder
 }
 
 # A watcher that the host of this machine keeps from running for long gives its page up, which takes some calls more:

@@ -10,9 +10,9 @@ both_roles() {
 	check "$1 on host 1" link_add 1 "$1"
 	check "$2 on host 2" link_add 2 "$2"
 	for family in "" 6; do
-		check "pingpong $1 to $2 IPv${family:-4}" "pingpong$family" -n "$(few 200)"
+		check "pingpong $1 to $2 IPv${family:-4}" "pingpong$family" -n "$(scaled_count 200)"
 		for program in ib_send_bw ib_write_bw ib_read_bw ib_send_lat; do
-			check "$program $1 to $2 IPv${family:-4}" "perftest$family" $program -n "$(few 100)"
+			check "$program $1 to $2 IPv${family:-4}" "perftest$family" $program -n "$(scaled_count 100)"
 		done
 	done
 	link_del 1
@@ -26,6 +26,6 @@ both_roles rxe rrxe
 check "rrxe on host 1" link_add 1 rrxe
 check "rxe on host 2" link_add 2 rxe
 for family in v4 v6; do
-	rrxe-check "$DEV1" "$DEV2" $family transfer || fail "rrxe-check ends well" "status $?"
-	rrxe-check "$DEV2" "$DEV1" $family transfer || fail "rrxe-check ends well" "status $?"
+	rrxe-check "$DEV1" "$DEV2" $family transfer || fail "rrxe-check exits with status 0" "status $?"
+	rrxe-check "$DEV2" "$DEV1" $family transfer || fail "rrxe-check exits with status 0" "status $?"
 done

@@ -21,7 +21,7 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# _pair waits until somebody listens: on a TCP port, or with a communication identifier.
+# run_server_and_client waits for a listener: on a TCP port, or with a communication identifier.
 connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then
@@ -32,7 +32,7 @@ _listening() {
 }
 
 # run FAMILY CONNECT PROGRAM ARGUMENT...
-run() { again rejected run_once "$@"; }
+run() { retry_on_race rejected run_once "$@"; }
 
 run_once() {
 	local family=$1 program=$3 address=$HOST2_V4 words
@@ -43,9 +43,9 @@ run_once() {
 	if [[ $connect == cm ]]; then
 		words+=(-R)
 		[[ $family == 4 ]] || words+=(--ipv6-addr) address=$HOST2_V6
-		_pair "${words[@]}" -d "$DEV2" -- "${words[@]}" -d "$DEV1" "$address"
+		run_server_and_client "${words[@]}" -d "$DEV2" -- "${words[@]}" -d "$DEV1" "$address"
 	else
-		_pair "${words[@]}" "${SECOND[@]}" -d "$DEV2" -x "${GID[2-$family]}" -- \
+		run_server_and_client "${words[@]}" "${SECOND[@]}" -d "$DEV2" -x "${GID[2-$family]}" -- \
 			"${words[@]}" "${SECOND[@]}" -d "$DEV1" -x "${GID[1-$family]}" "$address"
 	fi
 }
@@ -82,5 +82,5 @@ ended() {
 	}
 }
 wait_for 20 busy || fail "perftest runs"
-rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check exits with status 0" "status $?"
 check "perftest ran beside it" ended

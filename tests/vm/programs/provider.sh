@@ -44,7 +44,7 @@ check "install" provider-install install "/tmp/$(basename "$library")"
 check "install again" provider-install install "/tmp/$(basename "$library")"
 check "librrxe serves rrxe once installed" serves 1 "$DEV1" rrxe
 check "the package's configuration is set aside" test -e /usr/share/rrxe/rxe.driver
-RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
+RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check exits with status 0" "status $?"
 check "perftest" perftest ib_send_lat -n 200
 check "perftest, a list of requests" perftest ib_write_bw -n 200 -l 8 -t 16
 check "ping-pong over events" pingpong -e -n 200

@@ -24,5 +24,5 @@ echo 32 >/proc/sys/vm/nr_hugepages
 export PYVERBS_TEST_SECONDS=$((60 * PATIENCE))
 # It says itself what failed, and then exits with 1.
 in1 python3 "$here/pyverbs/run.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "${PYVERBS_KIND:-$TYPE}" "$expected" \
-	"$here/pyverbs/not-yet" ${PYVERBS:+"$PYVERBS"} || [[ $? -eq 1 ]] || fail "rdma-core's tests end well"
+	"$here/pyverbs/not-yet" ${PYVERBS:+"$PYVERBS"} || [[ $? -eq 1 ]] || fail "rdma-core's tests exit with status 0"
 echo 0 >/proc/sys/vm/nr_hugepages

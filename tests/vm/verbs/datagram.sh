@@ -8,24 +8,24 @@ source "$(dirname "$0")/../lib/guest.sh"
 # programs NAME: pingpongs that look at their data, and perftest, between the two devices.
 programs() {
 	for family in "" 6; do
-		check "$1: UC pingpong IPv${family:-4}" "pingpong$family" -T uc -n "$(few 100)"
-		check "$1: UD pingpong IPv${family:-4}" "pingpong$family" -T ud -s 1024 -n "$(few 100)"
-		check "$1: ib_send_bw UD IPv${family:-4}" "perftest$family" ib_send_bw -c UD -n "$(few 200)"
+		check "$1: UC pingpong IPv${family:-4}" "pingpong$family" -T uc -n "$(scaled_count 100)"
+		check "$1: UD pingpong IPv${family:-4}" "pingpong$family" -T ud -s 1024 -n "$(scaled_count 100)"
+		check "$1: ib_send_bw UD IPv${family:-4}" "perftest$family" ib_send_bw -c UD -n "$(scaled_count 200)"
 	done
-	check "$1: ib_send_lat UD" perftest ib_send_lat -c UD -n "$(few 100)"
-	check "$1: ib_send_bw UC" perftest ib_send_bw -c UC -n "$(few 200)"
-	check "$1: ib_write_bw UC" perftest ib_write_bw -c UC -n "$(few 200)"
+	check "$1: ib_send_lat UD" perftest ib_send_lat -c UD -n "$(scaled_count 100)"
+	check "$1: ib_send_bw UC" perftest ib_send_bw -c UC -n "$(scaled_count 200)"
+	check "$1: ib_write_bw UC" perftest ib_write_bw -c UC -n "$(scaled_count 200)"
 }
 
 # compare DEVICE DEVICE FAMILY TOPIC...
-compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
+compare() { rrxe-check "$@" || fail "rrxe-check exits with status 0" "status $?"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1 rrxe
 check "link on host 2" link_add 2 rrxe
 programs "rrxe to rrxe"
-check "UD pingpong with events" pingpong -T ud -s 1024 -n "$(few 100)" -e
-check "ib_send_lat UC" perftest ib_send_lat -c UC -n "$(few 100)"
+check "UD pingpong with events" pingpong -T ud -s 1024 -n "$(scaled_count 100)" -e
+check "ib_send_lat UC" perftest ib_send_lat -c UC -n "$(scaled_count 100)"
 netem "loss 10% duplicate 5% reorder 10% delay 1ms"
 compare "$DEV1" "$DEV2" v4 loss
 compare "$DEV1" "$DEV2" v6 loss
@@ -42,6 +42,6 @@ link_del 1
 link_del 2
 check "C driver on host 1" link_add 1 rxe
 check "link on host 2" link_add 2 rrxe
-check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(few 100)"
-check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(few 100)"
-check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(few 200)"
+check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(scaled_count 100)"
+check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(scaled_count 100)"
+check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(scaled_count 200)"

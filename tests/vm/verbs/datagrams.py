@@ -22,7 +22,8 @@ from extension import (
     ATTACH_MCAST, CONSUMER, CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, gid_of, node_of,
 )
 from pairs import (
-    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, become_nobody, case, counter, equal, main, start_child,
+    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, become_nobody, case, counter, equal, main,
+    start_child,
 )
 
 ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS, HOW = sys.argv[3:]
@@ -97,7 +98,7 @@ def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
 def datagram(number):
     """One that the QP has no use for: its Q_Key is another one."""
     body = forge.bth(forge.UD | forge.SEND_ONLY, number, 1) + forge.deth(0x7777, 7)
-    return forge.sealed(SENDERS_ADDRESS, ADDRESS, body)
+    return forge.udp_payload_with_icrc(SENDERS_ADDRESS, ADDRESS, body)
 
 
 def stranger():
@@ -158,7 +159,7 @@ def group():
     sender = stranger()
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
     body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 1) + forge.deth(0x7777, 7)
-    payload = forge.sealed(SENDERS_ADDRESS, GROUP, body)
+    payload = forge.udp_payload_with_icrc(SENDERS_ADDRESS, GROUP, body)
     before, end, sent = [counter(name) for name in COPIES], time.monotonic() + PATIENCE, 0
 
     def copies():

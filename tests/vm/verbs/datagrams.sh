@@ -6,7 +6,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 
 datagrams() {
 	python3 "$(dirname "$0")/datagrams.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST1_V4 h2 $HOST2_V4 "$1" ||
-		fail "datagrams.py ends well" "status $?"
+		fail "datagrams.py exits with status 0" "status $?"
 }
 
 check "two hosts" hosts_up 4200

@@ -23,8 +23,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqInitAttr, SrqAttr
 
 from pairs import (
-    DEVICE, become_nobody, becomes, case, code_of, connect, equal, free_handle, in_child, libc,
-    main, start_child,
+    DEVICE, become_nobody, case, connect, equal, errno_of_pyverbs, free_handle, in_child, libc,
+    main, start_child, wait_until_equal,
 )
 from uverbs import attach_mcast, errno_of
 
@@ -69,7 +69,7 @@ def shared_queues():
         (8, attr.max_srq_sge + 1, errno.EINVAL),
     ]:
         init = SrqInitAttr(SrqAttr(max_wr=requests, max_sge=sges))
-        equal(code_of(lambda: SRQ(pd, init).close()), wanted, f"{requests} requests, {sges} SGEs")
+        equal(errno_of_pyverbs(lambda: SRQ(pd, init).close()), wanted, f"{requests} requests, {sges} SGEs")
 
 
 @case("queue pairs end at their limits")
@@ -84,7 +84,7 @@ def queue_pairs():
                 continue  # memory of many MiB
             cap = QPCap(**({"max_send_wr": 1, "max_recv_wr": 1} | {name: value}))
             init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap)
-            equal(code_of(lambda: QP(pd, init).close()), wanted, f"{name} {value}")
+            equal(errno_of_pyverbs(lambda: QP(pd, init).close()), wanted, f"{name} {value}")
 
 
 @case("READs at a time end at their limits")
@@ -94,7 +94,7 @@ def reads():
     for served, asked, wanted in [(limit, limit, 0), (limit + 1, 1, errno.EINVAL), (1, limit + 1, errno.EINVAL)]:
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(max_send_wr=1, max_recv_wr=1))
         qp = QP(pd, init)
-        equal(code_of(connect, context, qp, qp.qp_num, 14, served, asked), wanted, f"{served} served, {asked} asked")
+        equal(errno_of_pyverbs(connect, context, qp, qp.qp_num, 14, served, asked), wanted, f"{served} served, {asked} asked")
 
 
 def datagram_qp():
@@ -137,7 +137,7 @@ def attached_once():
         return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.count("type UD")
 
     in_child(attach)
-    becomes(left, 0, "QPs of the process that ended")
+    wait_until_equal(left, 0, "QPs of the process that ended")
 
 
 @case("a user has a share of the multicast groups, and others find room")

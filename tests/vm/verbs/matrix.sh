@@ -21,7 +21,7 @@ for types in "rrxe rrxe" "rxe rrxe" "rrxe rxe"; do
 	check "$second on host 2" link_add 2 "$second"
 	[[ $second == rrxe ]] || check "host 2 joins the groups" join
 	for family in v4 v6; do
-		rrxe-check "$DEV1" "$DEV2" $family matrix || fail "rrxe-check ends well" "status $?"
+		rrxe-check "$DEV1" "$DEV2" $family matrix || fail "rrxe-check exits with status 0" "status $?"
 	done
 	link_del 1
 	link_del 2

@@ -50,12 +50,12 @@ returns_all() {
 resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
 same_resources() { [[ $(resources) == "$1" ]]; }
 
-# What _pair waits for.
+# run_server_and_client waits for this port.
 _listening() { _cm_listening; }
 
 # librdmacm's own program: so many connections at a time, set up and torn down.
 by_manager() {
-	_pair cmtime -b $HOST2_V4 -c "$1" -- cmtime -s $HOST2_V4 -b $HOST1_V4 -c "$1"
+	run_server_and_client cmtime -b $HOST2_V4 -c "$1" -- cmtime -s $HOST2_V4 -b $HOST1_V4 -c "$1"
 }
 
 in_a_minute() {
@@ -105,4 +105,4 @@ for kind in ${LIMITS//,/ }; do check "no more $kind than there may be" rrxe-scal
 link_del 2
 check "the C driver on host 2" link_add 2 rxe
 python3 "$(dirname "$0")/limits.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" ||
-	fail "limits.py ends well" "status $?"
+	fail "limits.py exits with status 0" "status $?"

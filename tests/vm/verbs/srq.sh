@@ -8,14 +8,14 @@ PROGRAM_SECONDS=120
 
 # srq_pingpong [ARGUMENT...]: ibv_srq_pingpong between the hosts, several QPs on one SRQ.
 srq_pingpong() {
-	_pair ibv_srq_pingpong -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
+	run_server_and_client ibv_srq_pingpong -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
 		ibv_srq_pingpong -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4
 }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-rrxe-check "$DEV1" "$DEV2" v4 cq srq || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v4 cq srq || fail "rrxe-check exits with status 0" "status $?"
 check "ibv_srq_pingpong, polling" srq_pingpong -n 300
 check "ibv_srq_pingpong, events" srq_pingpong -n 300 -e -s 20000
 check "ib_send_bw over an SRQ" perftest ib_send_bw --use-srq -q 4 -n 100

@@ -7,5 +7,5 @@ source "$(dirname "$0")/../lib/guest.sh"
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-rrxe-check "$DEV1" "$DEV2" v4 windows || fail "rrxe-check ends well" "status $?"
-rrxe-check "$DEV1" "$DEV1" v6 windows || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v4 windows || fail "rrxe-check exits with status 0" "status $?"
+rrxe-check "$DEV1" "$DEV1" v6 windows || fail "rrxe-check exits with status 0" "status $?"

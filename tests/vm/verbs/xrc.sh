@@ -8,14 +8,14 @@ PROGRAM_SECONDS=60
 
 # domains KIND: whether processes share them.
 domains() {
-	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" || fail "xrcds.py ends well" "status $?"
+	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" || fail "xrcds.py exits with status 0" "status $?"
 }
 
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-rrxe-check "$DEV1" "$DEV2" v4 xrc || fail "rrxe-check ends well" "status $?"
-rrxe-check "$DEV1" "$DEV1" v6 xrc || fail "rrxe-check ends well" "status $?"
+rrxe-check "$DEV1" "$DEV2" v4 xrc || fail "rrxe-check exits with status 0" "status $?"
+rrxe-check "$DEV1" "$DEV1" v6 xrc || fail "rrxe-check exits with status 0" "status $?"
 domains private
 check "the module goes" rmmod rrxe
 DEV2=

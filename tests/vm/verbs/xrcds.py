@@ -20,7 +20,10 @@ import sys
 import forge
 import userfault
 from extension import CREATE_QP, ELEMENTS, MODIFY_QP, PRODUCER, Context, Cq, Mapped, Qp, node_of
-from pairs import DEVICE, GID_INDEX, PAGE, At, Buffer, Private, becomes, case, equal, main, pattern
+from pairs import (
+    DEVICE, GID_INDEX, PAGE, Buffer, MappedMemory, PrivateBuffer, case, equal, main, pattern,
+    wait_until_equal,
+)
 from uverbs import errno_of
 
 EXTENDED = 1 << 31
@@ -109,8 +112,8 @@ def of_others():
 
 def absent():
     """Two pages, of which the second one is absent as long as the file that is returned with them is open."""
-    memory = Private(2 * PAGE)
-    return memory.address + PAGE, userfault.faults_of(At(memory.address + PAGE))
+    memory = PrivateBuffer(2 * PAGE)
+    return memory.address + PAGE, userfault.open_faults_of(MappedMemory(memory.address + PAGE))
 
 
 def errno_with_absent_request(context, command):
@@ -153,17 +156,17 @@ def destroyed():
     domain = open_domain(context, NO_FILE)
     queue, target = Queue(context, domain, buffer), Target(context, domain)
     target.make_ready_for(HOST2)
-    wire = forge.Wire("h2", "eth0", forge.hardware_address("h1", "eth0"))
+    wire = forge.PacketSocket("h2", "eth0", forge.hardware_address("h1", "eth0"))
 
     def send(operation, psn):
         head = forge.bth(forge.XRC | operation, target.number, psn, ackreq=True) + struct.pack(">I", queue.number)
         wire.send(forge.packet(HOST2, HOST1, head + data[psn * MTU:][:MTU]))
 
     send(forge.SEND_FIRST, 0)
-    becomes(lambda: buffer.read(MTU), data[:MTU], "the first packet's part")
+    wait_until_equal(lambda: buffer.read(MTU), data[:MTU], "the first packet's part")
     queue.destroy()
     send(forge.SEND_LAST, 1)
-    becomes(lambda: shown_state(target.number), ["ERR"], "state of the target")
+    wait_until_equal(lambda: shown_state(target.number), ["ERR"], "state of the target")
     equal(buffer.read(MTU, MTU), bytes(MTU), "the last packet's part")
     equal(queue.cq.poll(), None, "a completion")
 

@@ -10,6 +10,6 @@ export UCX_VFS_ENABLE=n UCX_UD_VERBS_ETH_DGID_CHECK=n
 ucx() {
 	local listen=13337 setting="env UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=$1"
 	shift
-	_pair script -qec "$setting UCX_NET_DEVICES=$DEV2:1 ucx_perftest" /dev/null -- \
+	run_server_and_client script -qec "$setting UCX_NET_DEVICES=$DEV2:1 ucx_perftest" /dev/null -- \
 		script -qec "$setting UCX_NET_DEVICES=$DEV1:1 ucx_perftest $HOST2_V4 -t $*" /dev/null
 }
