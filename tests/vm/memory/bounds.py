@@ -1,7 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What on-demand regions and timers may cost others, and the end of their process: bounds.py DEVICE GID-INDEX."""
+"""Tests of limits to the cost of on-demand regions and QP timers: bounds.py DEVICE GID-INDEX.
+
+On-demand regions have bounded costs: kernel memory, grace periods, and time with preemption
+disabled. Page faults that are never answered (by userfaultfd(2)) delay no other process. The
+timers of QPs cause few softirqs. The cases count calls of kernel functions by kprobes, bytes that
+are charged to a memory cgroup, and softirqs. Each case connects RC QPs of DEVICE in one process
+(loopback, by entry GID-INDEX of the GID table).
+
+A chunk holds the present pages of 2 MiB of on-demand memory, and has one MMU notifier
+(rust/rdma/memory/odp.rs). So `mmu_interval_notifier_insert` is called once for each chunk that is
+created, and `mmu_interval_notifier_remove` once for each that is freed.
+"""
 
 import contextlib
 import ctypes
@@ -32,8 +43,12 @@ from pairs import (
 from uverbs import CHANGE_PD, advise_mr, errno_of, rereg
 
 DEMAND, SUCCESS = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS
+# IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, and IB_UVERBS_ADVISE_MR_FLAG_FLUSH: the call returns
+# when the advice has been followed.
 WRITE, FLUSH = 1, 1
+# Bytes of address space that a chunk covers.
 CHUNK = 2 << 20
+# Of madvise(2) and mmap(2).
 DONTNEED, NOHUGEPAGE, NORESERVE = 4, 15, 0x4000
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -41,14 +56,14 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def sparse(count):
-    """Memory of so many chunks, of which one page each is used."""
-    memory = PrivateBuffer(count * CHUNK, mmap.MAP_PRIVATE | NORESERVE)
+    """Returns memory of `count` chunks. One small page of each is to be used."""
+    memory = Private(count * CHUNK, mmap.MAP_PRIVATE | NORESERVE)
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
     return memory
 
 
 def use_sparse(pair, space, memory):
-    """Has one page of each chunk faulted in, to be written."""
+    """Faults one page of each chunk in for writing, by advice."""
     places = [(at, 8, space.lkey) for at in range(memory.address, memory.address + memory.length, CHUNK)]
     for first in range(0, len(places), 100):
         advise_mr(pair.pd, pair.context, WRITE, FLUSH, places[first:first + 100])
@@ -89,11 +104,11 @@ def old_chunks():
             memory = sparse(100)
             use_sparse(pair, space, memory)
             libc.munmap(memory.address, memory.length)
-            # The next one lies elsewhere.
-            PrivateBuffer(memory.length, mmap.MAP_PRIVATE | NORESERVE)
+            # This memory takes the addresses, so that the next round gets others.
+            Private(memory.length, mmap.MAP_PRIVATE | NORESERVE)
         made = calls.count("mmu_interval_notifier_insert")
-        # A thread frees them.
-        wait_until_equal(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True, "few chunks are kept")
+        # A work item frees the chunks.
+        becomes(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True, "few chunks are kept")
         print(f"# {made} chunks made, {calls.count('mmu_interval_notifier_remove')} freed")
     equal(made >= 200, True, f"chunks made ({made})")
 
@@ -113,11 +128,12 @@ def charged_chunks():
         space, memory = MR(pair.pd, 0, DEMAND, implicit=True), sparse(count)
         _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
         before = charged()
-        # By a peer: the memory is faulted in by a thread of the kernel.
+        # A peer writes, so a kernel thread of the process faults the memory in.
         for at in range(memory.address, memory.address + memory.length, CHUNK):
             equal(pair.write((mine, 8, lkey), (at, space.rkey)), SUCCESS, "write")
-        # A page of entries and a page of a page table for each. The kernel brings counters together at times.
-        wait_until_equal(lambda: charged() - before > count * PAGE * 3 // 2, True, "enough bytes are charged")
+        # Each chunk takes a page of entries and a page of a page table. The kernel sums up the
+        # counters of its CPUs from time to time only.
+        becomes(lambda: charged() - before > count * PAGE * 3 // 2, True, "enough bytes are charged")
         print(f"# {count} chunks and page tables: {charged() - before} bytes")
 
     in_child(work)
@@ -126,6 +142,9 @@ def charged_chunks():
 
 @case("who notes that pages are present, or forgets them, is not preempted: others wait for that")
 def not_preempted():
+    # For a write fault, `note` is called where a page is stored in a chunk. `forget` is called
+    # where a page is removed. Both happen with the chunk's lock held, for which reclaim may wait.
+    # `walk` is called without the lock.
     walk, note, forget = "hmm_range_fault_unlocked_timeout", "copy_from_kernel_nofault", "set_page_dirty"
     pair, memory = Pair(), PrivateBuffer(16 * PAGE)
     region = register(pair.pd, memory, DEMAND)
@@ -135,7 +154,8 @@ def not_preempted():
         libc.madvise(memory.address, memory.length, DONTNEED)
 
     def looked_at():
-        """The depths of the thread that serves advice in `walk` and in `note`, and of this one in `forget`."""
+        """Returns the preemption depths at calls of the three functions: of `walk` and `note` in
+        the thread that serves the advice, of `forget` in this thread."""
         with Calls(walk, note, forget) as calls:
             depths = calls.depths(use)
         server = next((thread for name, thread in depths if name == walk), None)
@@ -143,7 +163,7 @@ def not_preempted():
 
     for _ in range(10):
         free, *held = looked_at()
-        # Reclaim may take the pages first.
+        # Reclaim may remove the pages first, in another thread. Then `forget` is not seen here.
         if free and all(held):
             break
     for name, depths in zip((note, forget), held):
@@ -159,7 +179,7 @@ def long_region():
             return int(dict(line.split() for line in file_)["kernel"])
 
     def fastest(address):
-        """The shortest time of some invalidations of all but the last chunk."""
+        """Returns the shortest time, in seconds, of 9 invalidations of all but the last chunk."""
         times = []
         for _ in range(9):
             begin = time.monotonic()
@@ -177,7 +197,7 @@ def long_region():
         used, beside = charged() - before, fastest(memory.address)
         print(f"# {used} bytes; an invalidation took {alone * 1e6:.0f} µs before, {beside * 1e6:.0f} µs with a page present")
         equal(used < 4 << 20, True, f"few bytes ({used})")
-        # To look at 16 million pages takes a thousand times as long.
+        # To visit each of the region's 16 million pages takes a thousand times as long.
         equal(beside < 20 * alone + 0.002, True, f"quick invalidations ({alone:.6f}, {beside:.6f})")
 
     in_child(work)
@@ -210,9 +230,9 @@ def same_memory():
             for region in regions[:-1]:
                 advise_mr(pair.pd, pair.context, 0, FLUSH, [(memory.address, PAGE, region.lkey)])
             made = calls.count("mmu_interval_notifier_insert")
-            # The memory may lie over an edge.
+            # The memory may cross the boundary of two chunks.
             equal(made in (1, 2), True, f"few notifiers ({made})")
-            # Only the last one takes it away.
+            # Only the end of the last region frees the chunks.
             for region in regions[1:]:
                 region.close()
             time.sleep(1)
@@ -231,7 +251,8 @@ def last_region():
         pair, memory = Pair(), sparse(count)
         region = MR(pair.pd, 0, DEMAND, implicit=True)
         use_sparse(pair, region, memory)
-        # The call takes mutexes, and the end of a chunk tries to, by functions of other names where lockdep looks.
+        # The system call takes mutexes by `lock`. The end of a chunk tries to take one by
+        # `attempt`. With lockdep the kernel's functions have other names.
         lock, attempt = "mutex_lock", "mutex_trylock"
         if IS_DEBUG_KERNEL:
             lock, attempt = "mutex_lock_nested", "_mutex_trylock_nest_lock"
@@ -264,10 +285,14 @@ def passing_regions():
 
 @contextlib.contextmanager
 def stuck(groups, uid, work, faults):
-    """A process of user `uid` in memory cgroups of its own. It calls `work` with (address, lkey or rkey, pair) of
-    memory whose faults are never answered, once in each cgroup, each time with a new context. So many faults have begun
-    when it is there."""
-    # The file goes to this process by a socket, so that it outlives the other.
+    """Context manager: a process of user `uid` with memory whose page faults are never answered.
+
+    The process joins `groups` new memory cgroups one after the other. In each it opens a new
+    context and calls `work(address, region, pair)`: `region` covers the memory at `address`. Waits
+    until `faults` page faults have begun, and yields the process ID. Kills the process at the
+    end."""
+    # The child sends the userfaultfd through a socket. So the file outlives the child, and the page
+    # faults stay unanswered.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     names = [memory_group(f"stuck{number}") for number in range(groups)]
 
@@ -276,7 +301,7 @@ def stuck(groups, uid, work, faults):
         kept = []
         for name in names:
             join(name)
-            # The user who opens a context counts.
+            # The quotas of the user who opens a context count.
             os.setresuid(uid, uid, 0)
             pair = Pair()
             kept.append((pair, register(pair.pd, memory, DEMAND)))
@@ -304,13 +329,13 @@ def stuck(groups, uid, work, faults):
 
 
 def advise_stuck(address, region, pair):
-    # More than there are threads of a work queue.
+    """Advises the stuck memory more often than a work queue has threads."""
     for _ in range(1100):
         advise_mr(pair.pd, pair.context, WRITE, 0, [(address, 8, region.lkey)])
 
 
 def write_stuck(count):
-    """Has so many QPs of a context come to the memory."""
+    """Returns a function that posts a WRITE to the stuck memory on `count` QPs of one context."""
     def work(address, region, pair):
         pairs_ = [pair] + [Pair(beside=pair) for _ in range(count - 1)]
         _, local = register_filled_buffer(pair, PAGE)
@@ -321,8 +346,8 @@ def write_stuck(count):
 
 
 def goes_on():
-    """Memory of another process comes when a peer writes to it."""
-    pair, memory = Pair(), PrivateBuffer(4 * PAGE)
+    """Fails unless a peer can write to absent memory of the calling process."""
+    pair, memory = Pair(), Private(4 * PAGE)
     region = register(pair.pd, memory, DEMAND)
     _, local = register_filled_buffer(pair, PAGE)
     equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "another process's write")
@@ -341,8 +366,8 @@ def removal():
         equal((ended.returncode, b"in use" in ended.stderr), (1, True), f"removal ({ended.stderr})")
         os.kill(child, 9)
         equal(os.waitpid(child, 0)[1], 9, "the child's end")
-        # Of cases before some may end only now.
-        wait_until_equal(lambda: uses_of_the_module() <= before, True, "uses of the module end")
+        # Objects of earlier cases may end, and drop their references, only now.
+        becomes(lambda: uses_of_the_module() <= before, True, "uses of the module end")
 
 
 @case("advice on memory that never comes holds up nobody else")
@@ -355,7 +380,8 @@ def stuck_advice():
         advise_mr(pair.pd, pair.context, WRITE, 0, [(memory.address, memory.length, region.lkey)])
         wait_until_equal(lambda: present_pages(memory), 4, "pages, as another process's advice is followed")
         count = calls.count("hmm_range_fault_unlocked_timeout")
-        # The one that is stuck, and the one that was followed, which may be tried again.
+        # One walk for the advice that is stuck. At least one for the advice that was followed: a
+        # walk is repeated if the mappings change.
         equal(count <= 20, True, f"pieces of advice that were begun ({count})")
         goes_on()
 
@@ -366,7 +392,8 @@ def stuck_faults():
         become_nobody()
         goes_on()
 
-    # As many as a user's share of any work queue has threads.
+    # 130 QPs are more than the threads of any work queue that one user may occupy (128 of
+    # `rrxe_release`).
     with stuck(1, NOBODY, write_stuck(130), 1):
         in_child(work)
 
@@ -380,7 +407,7 @@ def waiting_faults():
     every = [first] + [Pair(beside=first) for _ in range(39)]
     for number, pair in enumerate(every):
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey), number)
-    # One whose fault has begun, and two that wait.
+    # The page fault of the first QP has begun. Those of the other two wait for a thread.
     ended = (0, 20, 39)
     for number in ended:
         every[number].qps[1].close()
@@ -397,7 +424,7 @@ def waiting_faults():
 
 @case("faults that wait for others of their process keep no QP that is destroyed")
 def withdrawn_faults():
-    # Of these, the process's threads have 16.
+    # More page faults than the threads of a process serve at a time (FAULT_THREADS).
     count, group = 320, memory_group("withdrawn")
 
     def charged():
@@ -414,7 +441,8 @@ def withdrawn_faults():
         for pair in every:
             pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
         userfault.await_fault(fd)
-        # A fault that does not begin meanwhile keeps no QP either.
+        # Gives the other page faults time to be queued. A page fault that is not queued by then
+        # holds no QP either.
         time.sleep(1)
         most = charged() - before
         for pair in every:
@@ -438,9 +466,9 @@ def forbidden_fault():
     blockers = [first] + [Pair(beside=first) for _ in range(userfault.FAULT_THREADS - 1)]
     for pair in blockers:
         pair.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
-        userfault.await_fault(fd)  # it has a thread of the process
+        userfault.await_fault(fd)  # the page fault occupies a thread of the process
     second.post(e.IBV_WR_RDMA_WRITE, mine, (memory.address, region.rkey))
-    time.sleep(1)  # its packet finds the memory absent, and its fault waits
+    time.sleep(1)  # the packet finds the memory absent, and its page fault waits for a thread
     rereg(second.context, region, CHANGE_PD, pd=other)
     os.close(fd)
     equal(second.status(), e.IBV_WC_REM_ACCESS_ERR, "a write to a region of another domain")
@@ -471,7 +499,7 @@ def killed_advice():
         pair, memory = Pair(), PrivateBuffer(256 << 20)
         region = register(pair.pd, memory, DEMAND)
         sge = (memory.address, memory.length, region.lkey)
-        # Nearly 1 TiB to look at, for minutes.
+        # The advice covers nearly 1 TiB and takes minutes.
         os.write(theirs, b"x")
         advise_mr(pair.pd, pair.context, 0, FLUSH, [sge] * 4000)
 
@@ -509,7 +537,8 @@ def error_timers():
     count = softirqs_during(2)
     print(f"# {count} softirqs in two seconds")
     equal(count < 400, True, f"softirqs ({count})")
-    # They find no receive: from now on each has a timer every 1.6 seconds, not 20 a second.
+    # The polls of the receive queues have found no receive (`error_poll.rs`). From now on the timer
+    # of each QP expires every 1.6 s, not 20 times per second.
     time.sleep(2)
     timers = softirqs_during(4, "HRTIMER")
     print(f"# {timers} softirqs of timers in four seconds")

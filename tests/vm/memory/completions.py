@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Completion queues as stock librxe doesn't make them, and contexts handed on: completions.py DEVICE GID-INDEX."""
+"""Tests of CQ attributes and of the import of contexts: completions.py DEVICE GID-INDEX.
+
+The stock provider librxe has no calls for these, so the cases use uverbs commands: moderation
+(`ibv_modify_cq()`), CQs that ignore overruns, and `ibv_import_device()`. Each case connects RC QPs
+of DEVICE in one process (loopback, by entry GID-INDEX of the GID table).
+"""
 
 import errno
 import os
@@ -23,12 +28,13 @@ from pairs import (
 )
 import uverbs
 
-# What a moderated CQ may hold back at most, in seconds: 65,535 µs.
+# Longest period of a moderated CQ, in seconds: 65,535 µs, the maximum of its 16-bit field.
 LONGEST = 0.065535
 
 
 def moderate(context, count, period):
-    """Moderates both CQs of a pair: pyverbs doesn't tell their handles."""
+    """Moderates both CQs of a pair. pyverbs doesn't give their handles, so all handles below 16 are
+    tried."""
     made = [uverbs.errno_of(uverbs.modify_cq, context, handle, count, period) for handle in range(16)]
     equal(made.count(0), 2, f"CQs among the objects {made}")
 
@@ -41,7 +47,7 @@ def event_files():
 
 
 class Listener:
-    """A pair whose second end waits for events of a moderated CQ."""
+    """A pair whose second QP has a moderated CQ with a completion channel."""
 
     def __init__(self, count, period):
         self.pair = Pair(depth=64, listens=True)
@@ -50,7 +56,10 @@ class Listener:
         moderate(self.pair.context, count, period)
 
     def send(self, count, length=8):
-        """Sends messages; returns the seconds to the event and the completions that were there by then."""
+        """Sends `count` messages. Returns the seconds until the event, and the number of
+        completions by then.
+
+        Receives have 8 bytes: a longer message is an error."""
         element = SGE(self.buffer.address, length, self.region.lkey)
         receive = SGE(self.buffer.address, 8, self.region.lkey)
         for _ in range(count):
@@ -71,7 +80,7 @@ class Listener:
 @case("a moderated CQ tells of few completions when its time has passed")
 def moderated_by_period():
     for _ in range(3):
-        # A new one each time: completions behind the event count towards the next one.
+        # Each round has a new CQ: completions after the event would count for the next event.
         took, polled = Listener(4, 65535).send(3)
         equal((took >= LONGEST, polled), (True, 3), f"later than its time ({took:.3f} s), completions")
 

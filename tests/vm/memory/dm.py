@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Device memory, through librrxe: dm.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+"""Tests of device memory (`ibv_alloc_dm()`): dm.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
 
-The peer is another host's, and what it does by the network is compared with what the mapping shows. The last case
-takes the device away.
+The stock provider librxe has no calls for device memory, so these tests need librrxe. A QP of
+PEER-DEVICE, on another host, accesses device memory of DEVICE through the network. The process
+compares the result with its own mapping of the device memory. The GID indices are those of the two
+devices. The last case deletes the RDMA link of DEVICE.
 """
 
 import contextlib
@@ -34,16 +36,20 @@ from pairs import (
 from uverbs import alloc_dm, errno_of, free_dm
 
 PEER, PEER_GID_INDEX = sys.argv[3], int(sys.argv[4])
+# Bytes: of the largest piece of device memory, and of all device memory that there may be.
 LARGEST, TOTAL = 256 << 10, 16 << 20
-# What a user has at most, and a memory cgroup but the root's.
+# Limits, in bytes, of a user and of a memory cgroup other than the root cgroup.
 OF_USER, OF_CGROUP = TOTAL // 2, TOTAL // 4
+# Device memory with handle n is mapped at the mmap offset OFFSET + n * STRIDE of the uverbs file.
 OFFSET, STRIDE = 1 << 43, 256 << 10
 ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
 
 
 class Hosts(Pair):
-    """A QP of the peer, which asks, and one of this host."""
+    """Two connected QPs: index 0 is the requester on PEER, index 1 the responder on DEVICE.
+
+    All lists of this class have these indices (`side`), until `from_here` exchanges them."""
 
     made = []
 
@@ -65,7 +71,7 @@ class Hosts(Pair):
                     dgid=gids[there])
 
     def memory(self, length, side=1):
-        """Device memory, of this host unless another side is said."""
+        """Returns new device memory of DEVICE, or of the device `side`."""
         return DM(self.contexts[side], AllocDmAttr(length))
 
     def region(self, dm, length, offset=0, access=ALL, side=1):
@@ -73,7 +79,9 @@ class Hosts(Pair):
         return self.kept[-1]
 
     def known(self, length, side=0, fill=True):
-        """A buffer of the process, its (address, length, lkey) and its rkey, on the peer unless another side is said."""
+        """Returns a buffer of the process, its (address, length, lkey) and its rkey.
+
+        Its region is one of PEER, or of the device `side`."""
         buffer = Buffer(length)
         if fill:
             buffer.fill(pattern(length))
@@ -82,12 +90,13 @@ class Hosts(Pair):
         return buffer, (buffer.address, length, region.lkey), region.rkey
 
     def from_here(self):
-        """The same with this host as who asks."""
+        """Exchanges the sides, so that DEVICE has the requester."""
         for pair in self.contexts, self.pds, self.cqs, self.qps:
             pair.reverse()
 
     def close(self):
-        """Device memory that has regions can't be freed, and pyverbs frees in any order."""
+        """Deregisters the regions first: device memory with regions can't be freed, and pyverbs
+        frees objects in any order."""
         for region in self.kept:
             region.close()
         for context in self.contexts:
@@ -95,7 +104,7 @@ class Hosts(Pair):
 
 
 def hosts_case(name):
-    """A case that leaves nothing behind."""
+    """Registers a test case, and closes all `Hosts` that it makes."""
     def register_case(function):
         @case(name)
         def run():
@@ -108,14 +117,14 @@ def hosts_case(name):
 
 
 def read(dm, length, offset=0):
-    """Bytes of device memory, as its mapping shows them; it is read by words."""
+    """Returns bytes of device memory from its mapping, which is read by words of 4 bytes."""
     first = offset & -4
     data = dm.copy_from_dm(first, (offset + length + 3 & -4) - first)
     return data[offset - first:offset - first + length]
 
 
 def mapped(context, handle, length):
-    """The address of a mapping of device memory, or the negative errno."""
+    """Maps device memory. Returns the address, or the negative errno."""
     return map_memory(length, fd=context.cmd_fd, offset=OFFSET + handle * STRIDE)
 
 
@@ -261,7 +270,9 @@ def not_negotiated():
 
 
 def fill_up(contexts):
-    """Takes all device memory that the process may have, in largest pieces, and returns what it got."""
+    """Allocates all device memory that the process may have, in pieces of the largest size.
+
+    Returns (context, handle) of each piece."""
     pieces = []
     while True:
         context = contexts[len(pieces) % len(contexts)]
@@ -316,7 +327,7 @@ def lifetime():
     equal(again > 0, True, "mapping it again")
     libc.munmap(again, 2 * PAGE)
     free_dm(context, other)
-    # A region that goes takes its peers' access along.
+    # The end of a region ends the access of its peers.
     dm = hosts.memory(PAGE)
     region = hosts.region(dm, PAGE)
     rkey = region.rkey
@@ -355,7 +366,8 @@ def fork():
 
 @contextlib.contextmanager
 def process(body):
-    """Another process, which runs `body` until it says something, and is then killed."""
+    """Context manager: a process that runs `body(writer)`. Waits until `body` writes b"x" to the
+    file descriptor `writer`. Kills the process at the end."""
     reader, writer = os.pipe()
     child = start_child(lambda: body(writer))
     os.close(writer)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Regions of buffers that drivers export: dmabuf.py DEVICE GID-INDEX.
+"""Tests of regions over DMA-BUFs (`ibv_reg_dmabuf_mr()`): dmabuf.py DEVICE GID-INDEX.
 
-Stock librxe has no call for them, so they are registered by ioctl; librrxe's is tried, too. There are two exporters: udmabuf, whose
-buffers are pages of a memfd, and the system heap. debugfs tells who refers to a buffer: a region does so once, with an
-attachment, which keeps exporters from moving the buffer, and nobody does when it is gone.
+The stock provider librxe has no call for DMA-BUFs, so the cases register them by ioctl. One case
+tries the call of librrxe, which the environment variable RDMAV_DRIVERS=rrxe selects. There are two
+exporters: udmabuf, whose buffers are pages of a memfd, and the system heap. debugfs shows the
+references and attachments of each buffer. A region has one reference and one attachment, which
+keeps exporters from moving the buffer. Both end with the region. Each case connects two RC QPs of
+DEVICE in one process (loopback, by entry GID-INDEX of the GID table).
 """
 
 import errno
@@ -27,18 +30,20 @@ from pairs import (
 )
 from uverbs import CHANGE_ACCESS, errno_of, reg_dmabuf_mr, rereg
 
+# Numbers of ioctls, then the flags of DMA_BUF_IOCTL_SYNC, then flags of memfd_create(2) and file
+# seals.
 UDMABUF_CREATE, HEAP_ALLOC, BUFFER_SYNC = 0x40187542, 0xC0184800, 0x40086200
 SYNC_READ_WRITE, SYNC_END = 3, 4
 ALLOW_SEALING, HUGE_PAGES, ADD_SEALS, SEAL_SHRINK = 2, 4, 1033, 2
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
 LIBRARY = os.environ.get("RDMAV_DRIVERS") or "rxe"
 BUFFERS = "/sys/kernel/debug/dma_buf/bufinfo"
-# Where work requests find a buffer has nothing to do with where it is.
+# The address by which work requests name a region, independent of the buffer's own addresses.
 IOVA = 0x7_1234_5678_0000
 
 
 class Exported(Buffer):
-    """A buffer with a file, `fd`."""
+    """A DMA-BUF with the file descriptor `fd`, mapped at `address`."""
 
     def close(self):
         os.close(self.fd)
@@ -46,7 +51,7 @@ class Exported(Buffer):
 
 
 class Udmabuf(Exported):
-    """Pages of a memfd, exported, and mapped as pages of the memfd."""
+    """A DMA-BUF that exports the pages of a memfd. The process maps the memfd, not the DMA-BUF."""
 
     def __init__(self, length, flags=0):
         self.length = length
@@ -60,10 +65,10 @@ class Udmabuf(Exported):
 
 
 def buffers():
-    """All buffers of the system: how many references each has, by its inode; and how many devices are attached."""
+    """Returns each DMA-BUF's number of references by its inode, and the number of attachments."""
     with open(BUFFERS, encoding="ascii") as table:
         lines = table.read().splitlines()
-    # Size, flags, mode, references, exporter, inode, name.
+    # Columns: size, flags, mode, references, exporter, inode, name.
     rows = [line.split("\t") for line in lines if line.count("\t") == 6 and line[0].isdigit()]
     totals = [line.split() for line in lines if line.startswith("Total ")]
     references = {int(row[5]): int(row[3]) for row in rows}
@@ -76,12 +81,12 @@ def inode(fd):
 
 
 def references(number):
-    """How many references the buffer of that inode has."""
+    """Returns the number of references of the DMA-BUF with the inode `number`."""
     return buffers()[0].get(number, 0)
 
 
 def allocate(length, flags):
-    """A buffer of the system heap: its file."""
+    """Allocates a DMA-BUF of the system heap. Returns its file descriptor."""
     with open("/dev/dma_heap/system", "rb", buffering=0) as device:
         asked = bytearray(struct.pack("=QIIQ", length, 0, flags | os.O_CLOEXEC, 0))
         fcntl.ioctl(device, HEAP_ALLOC, asked)
@@ -89,7 +94,7 @@ def allocate(length, flags):
 
 
 class Heap(Exported):
-    """Memory of the system heap, mapped as the heap lets it be."""
+    """A DMA-BUF of the system heap, mapped through its own file."""
 
     def __init__(self, length):
         self.length = length
@@ -106,7 +111,9 @@ class Heap(Exported):
 
 
 def export(pair, buffer, access=ALL, offset=0, length=None):
-    """A region of it, named from IOVA on, and what it is named by."""
+    """Registers a range of the buffer. Returns the region and its address (iova).
+
+    The iova has the same offset in its page as the range."""
     length = buffer.length - offset if length is None else length
     iova = IOVA + offset % PAGE
     region = reg_dmabuf_mr(pair.pd, pair.context, buffer.fd, offset, length, iova, access)
@@ -114,7 +121,9 @@ def export(pair, buffer, access=ALL, offset=0, length=None):
 
 
 def exchange(buffer, offset, length):
-    """Peers write and read it, and so does its owner; nothing around it changes."""
+    """Fails unless a peer and the owner can write and read the range of the buffer.
+
+    The rest of the buffer must not change."""
     pair, number = Pair(), inode(buffer.fd)
     others = references(number)
     region, iova = export(pair, buffer, offset=offset, length=length)
@@ -170,7 +179,7 @@ def huge():
 def by_library():
     pair, buffer = Pair(), Udmabuf(3 * PAGE)
     number, offset, length = inode(buffer.fd), PAGE + 8, PAGE
-    # This call names a region by its offset.
+    # This call uses the offset in the buffer as the address (iova) of the region.
     given = (pair.pd, length, ALL, buffer.fd, offset)
     try:
         region = DmaBufMR(*given)
@@ -218,7 +227,7 @@ def refused():
         equal(seen, wanted, f"{opcode} {count} bytes at {offset} with rights {access:#x}")
         region.close()
     equal(buffer.read(buffer.length), bytes(buffer.length), "the buffer")
-    # Its owner may not write to it either.
+    # The owner's QP may not write to the region either.
     pair = Pair()
     region, iova = export(pair, buffer, REMOTE_READ)
     source, _ = register_filled_buffer(pair, 8)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=120
-# Regions of buffers that drivers export, over one device.
+# Runs the tests of regions over DMA-BUFs, once with librxe and once with librrxe. Host 1 (a network
+# namespace) has the only link. QPs of its device are connected to each other.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Who pays for memory that is faulted in, and how long: fault_costs.py DEVICE GID-INDEX.
+"""Tests of the charging of page faults and advice to the process: fault_costs.py DEVICE GID-INDEX.
 
-Threads of the process serve its faults and follow its advice."""
+Kernel threads of the process (`rrxe_faults`) serve page faults on its on-demand regions, and follow
+advice (`ibv_advise_mr()`). So their CPU time, quotas and lifetime are those of the process. The
+cases read /proc and cgroup files, and count calls of kernel functions by kprobes. Each case
+connects RC QPs of DEVICE in one process (loopback, by entry GID-INDEX of the GID table)."""
 
 import contextlib
 import errno
@@ -32,19 +35,23 @@ from userfault import FAULT_THREADS, await_fault, open_faults_of, serve_zeros
 from uverbs import IoctlMr, advise_mr, reg_mr
 
 DEMAND, SUCCESS, REFUSED = ALL | e.IBV_ACCESS_ON_DEMAND, e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
+# Kinds of advice (enum ib_uverbs_advise_mr_advice), and the flag to follow it before the call
+# returns.
 READ, WRITE, FLUSH = 0, 1, 1
+# Of mmap(2).
 NORESERVE = 0x4000
 GIB = 1 << 30
-# The number of the system call.
+# Number of the system call ioctl(2).
 IOCTL = {"x86_64": 16, "aarch64": 29}[os.uname().machine]
+# Name of the threads, and the kernel function that each piece of a page fault or of advice calls.
 THREAD, WALK = "rrxe_faults", "hmm_range_fault_unlocked_timeout"
 
 
 def threads():
-    """The user of each thread of this process that serves faults."""
+    """Returns the user ID of each thread of this process that serves page faults."""
     users = []
     for task in Path("/proc/self/task").iterdir():
-        # It may just be ending.
+        # The thread may end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
             if lines["Name"].strip() == THREAD:
@@ -60,8 +67,8 @@ def thread_of_the_process():
         pair, memory = Pair(), PrivateBuffer(PAGE)
         regions = [register(pair.pd, memory, DEMAND), MR(pair.pd, 0, DEMAND, implicit=True)]
         equal(threads(), [NOBODY], "users of the threads")
-        # While one has a job another one waits for jobs.
-        equal(pair.write(register_filled_buffer(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS, "a write to absent memory")
+        # While one thread runs a job, another thread waits for the next job.
+        equal(pair.write(known(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS, "a write to absent memory")
         equal(threads(), [NOBODY, NOBODY], "users of the threads")
         for region in regions:
             region.close()
@@ -142,7 +149,7 @@ def cpu_quota():
         pair, memory = Pair(), PrivateBuffer(64 << 20)
         memory.fill(b"x")
         region = register(pair.pd, memory, DEMAND)
-        # Advice that takes minutes to follow, while the process sleeps.
+        # This advice takes minutes to follow, and the process sleeps meanwhile.
         ranges = [(memory.address, memory.length, region.lkey)] * 2000
         for _ in range(4):
             advise_mr(pair.pd, pair.context, READ, 0, ranges)
@@ -166,13 +173,13 @@ def end_of_process():
     def work():
         pair, memory = Pair(), PrivateBuffer(16 * GIB, mmap.MAP_PRIVATE | NORESERVE)
         region = register(pair.pd, memory, DEMAND)
-        # More than the machine has memory for.
+        # 16 GiB are more than the memory of the machine.
         for first in range(16):
             address = memory.address + first * GIB
             advise_mr(pair.pd, pair.context, WRITE, 0, [(address, GIB, region.lkey)])
         with Calls(WALK) as begun:
-            wait_until_equal(lambda: begun.count(WALK) > 0, True, "advice is followed")
-        # Without the end of any object.
+            becomes(lambda: begun.count(WALK) > 0, True, "advice is followed")
+        # The process exits without closing any object.
         os._exit(0)
 
     equal(os.waitpid(start_child(work), 0)[1], 0, "the child's status")
@@ -218,7 +225,8 @@ def registrations_side_by_side():
 
     def run():
         nonlocal rounds
-        # Until two registrations of a process have made a thread each, of which one isn't needed.
+        # Tries until two registrations of one process race, and each creates a thread. Then one of
+        # the threads is not needed.
         while rounds < 40 and calls.count(makes) == rounds:
             in_child(work)
             rounds += 1
@@ -228,7 +236,7 @@ def registrations_side_by_side():
         callers = [thread for name, thread in calls.depths(run) if name == ends]
         print(f"# {calls.count(makes)} threads of {rounds} processes")
     for caller in callers:
-        # A thread of the process is gone.
+        # A thread of the ended process would have no entry in /proc.
         comm = Path(f"/proc/{caller}/comm")
         equal(comm.exists() and comm.read_text().startswith("kworker"), True, "a work item ends threads")
 
@@ -261,7 +269,7 @@ def system_sleep():
     adviser = start_child(lambda: advise_mr(pair.pd, pair.context, READ, FLUSH, [(memory.address, PAGE, lkey)]))
 
     def waits():
-        # Of a task that doesn't sleep in a call the file says "running" or -1.
+        # The file contains "running" or -1 if the task doesn't sleep in a system call.
         return Path(f"/proc/{adviser}/syscall").read_text().split()[0] == str(IOCTL)
 
     wait_until_equal(waits, True, "advice that waits")
@@ -286,7 +294,7 @@ def ended_process():
     reader, writer = os.pipe()
 
     def work():
-        # It shares the context, which keeps the region.
+        # Both processes share the context, which keeps the region when this process ends.
         region = reg_mr(pair.pd, pair.context, memory.address, PAGE, memory.address, DEMAND)
         os.write(writer, struct.pack("=II", region.handle, region.rkey))
 

@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""The first memory on demand of a process one of whose threads stays in a page fault: first_notifier.py DEVICE GID-INDEX."""
+"""Test of a process's first MMU notifier beside a page fault: first_notifier.py DEVICE GID-INDEX.
+
+The kernel prepares an address space for its first MMU notifier by `mm_take_all_locks()`. This takes
+a mutex that all address spaces share, and then waits until no thread handles a page fault in a
+mapping of the address space. A FUSE server can keep a thread in such a page fault for ever. So the
+driver first locks the mappings itself. Its wait concerns this process only, and SIGKILL ends it
+(rust/rdma/memory/odp/first_notifier.rs). The processes register on-demand regions on DEVICE. They
+have no QPs, so GID-INDEX is not used.
+"""
 
 import ctypes
 import os
@@ -23,29 +31,34 @@ from pairs import (
 )
 from uverbs import advise_mr
 
+# IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, and IB_UVERBS_ADVISE_MR_FLAG_FLUSH: the call returns
+# when the advice has been followed.
 FOR_WRITING, AT_ONCE = 1, 1
 
 
 def stacks(process):
-    """The kernel's stacks of a process's threads."""
+    """Returns the kernel stacks of all threads of a process."""
     return "\n".join(path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stack"))
 
 
 def waits_for_mapping(process):
-    """Whether a thread waits until no thread handles a fault in a mapping."""
+    """Returns whether a thread of the process waits for the page faults in its mappings to end."""
     return re.search("vma_start_write|mm_take_all_locks", stacks(process)) is not None
 
 
 def use_memory():
-    """Has a page on demand come, which needs the first notifier of the process."""
-    memory, context = PrivateBuffer(PAGE), Context(name=DEVICE)
+    """Faults a page of an on-demand region in. This needs the process's first MMU notifier."""
+    memory, context = Private(PAGE), Context(name=DEVICE)
     pd = PD(context)
     region = MR(pd, PAGE, LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND, address=memory.address)
     advise_mr(pd, context, FOR_WRITING, AT_ONCE, [(memory.address, PAGE, region.lkey)])
 
 
 def use_memory_beside_fault(path):
-    """The same while a thread writes to a page that the kernel is writing back, and waits for that."""
+    """Calls `use_memory` while a thread is stuck in a page fault.
+
+    The thread writes to a page of the file `path` that is being written back, and waits for the end
+    of the write-back."""
     file = os.open(path, os.O_RDWR)
     page = MappedMemory(map_memory(PAGE, file))
     page.fill(b"a")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A file of a file system in user space (fuse(4)) that answers no write."""
+"""A file of a FUSE file system (fuse(4)) whose server never answers writes.
+
+A thread that waits for the end of a write-back of this file waits until the file system ends.
+"""
 
 import contextlib
 import ctypes
@@ -12,23 +15,29 @@ import tempfile
 
 from pairs import PAGE, libc, start_child
 
+# Operations of the protocol (enum fuse_opcode).
 GETATTR, OPEN, READ, WRITE, RELEASE, FLUSH, INIT = 3, 14, 15, 16, 18, 25, 26
+# Version of the protocol, and the mode of a regular file.
 MAJOR, MINOR, REGULAR = 7, 31, 0o100000
 REQUEST = "=IIQQIIIHH"  # struct fuse_in_header
+# Node ID of the root, validity of attributes in seconds, and size of the request buffer in bytes.
 ROOT, FOR_EVER, ROOM = 1, 1 << 30, 1 << 17
+# Flags of sync_file_range(2) and umount2(2).
 SYNC_FILE_RANGE_WRITE, DETACH = 2, 2
 
 libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 def attributes():
-    """struct fuse_attr_out of a file of one page."""
+    """Returns the struct fuse_attr_out of a regular file of one page."""
     numbers = struct.pack("=IIIIIII", REGULAR | 0o666, 1, 0, 0, 0, PAGE, 0)
     return struct.pack("=QIIQQQ36x", FOR_EVER, 0, 0, ROOT, PAGE, PAGE // 512) + numbers
 
 
 def serve(device):
-    """Answers requests for the root, which is a regular file, until somebody ends the process."""
+    """Answers requests for the root, which is a regular file. Never returns.
+
+    A WRITE request gets no answer, an unknown operation the error ENOSYS."""
     answers = {
         INIT: struct.pack("=IIIIHHIIHHI28x", MAJOR, MINOR, 0, 0, 12, 9, PAGE, 1, 0, 0, 0),
         GETATTR: attributes(),
@@ -47,7 +56,9 @@ def serve(device):
 
 @contextlib.contextmanager
 def silent_file():
-    """The path of a file of one page. What waits for its writes does so until the context ends."""
+    """Context manager: yields the path of a file of one page whose writes never complete.
+
+    The writes fail at the end of the context."""
     with tempfile.NamedTemporaryFile() as place:
         path = place.name.encode()
         device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -57,17 +68,18 @@ def silent_file():
         server = start_child(lambda: serve(device))
         os.close(device)
         try:
-            # The kernel takes the root for empty until somebody asks.
+            # The first stat(2) has the kernel request the attributes. Until then the root has no
+            # size.
             os.stat(path)
             yield place.name
         finally:
-            # The kernel fails what waits when the last file of the device closes.
+            # The kernel fails all pending requests when the last file of /dev/fuse is closed.
             os.kill(server, signal.SIGKILL)
             os.waitpid(server, 0)
             libc.umount2(path, DETACH)
 
 
 def write_back(file):
-    """Has the kernel begin to write what is dirty of a file."""
+    """Starts the write-back of a file's dirty pages."""
     if libc.sync_file_range(file, 0, 0, SYNC_FILE_RANGE_WRITE):
         raise OSError(ctypes.get_errno(), "sync_file_range")

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Regions over every kind of memory that a process can map: kinds.py DEVICE GID-INDEX.
+"""Tests of regions over every kind of memory that a process can map: kinds.py DEVICE GID-INDEX.
 
-Documentation/safety.rst, "Memory that a region may lie over", says why each is served or refused.
+The driver either serves accesses to a kind of memory, or refuses them with the right status or
+errno. Documentation/safety.rst, "Memory that a region may lie over", gives the reason for each
+kind. Each case tries pinned and on-demand regions, accesses by a peer and by the owner of the
+memory, and advice (`ibv_advise_mr()`). Two RC QPs of DEVICE are connected in one process (loopback,
+by entry GID-INDEX of the GID table).
 """
 
 import ctypes
@@ -27,10 +31,14 @@ from uverbs import advise_mr, errno_of, reg_mr
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+# Kinds of advice (enum ib_uverbs_advise_mr_advice), and the flag to follow it before the call
+# returns.
 ADVICE_READ, ADVICE_WRITE, FLUSH = 0, 1, 1
-# The kernel's: MLOCK_LIMIT.
+# Bytes: the kernel's default of RLIMIT_MEMLOCK (MLOCK_LIMIT).
 DEFAULT_MEMLOCK = 8 << 20
+# Bytes of a huge page.
 HUGE = 2 << 20
+# Of madvise(2), mmap(2) and fallocate(2), and numbers of system calls on x86-64.
 MERGEABLE, HUGEPAGE = 12, 14
 HUGETLB = 0x40000
 PUNCH_HOLE = 3
@@ -68,33 +76,36 @@ def memfd(length, flags=0):
 
 
 class Use:
-    """A pair and a region over `memory`, on demand unless told, and a page of ordinary memory."""
+    """A pair of QPs, a region over `memory`, and a region over a page of ordinary memory.
+
+    The region over `memory` is an on-demand one, unless `access` says otherwise."""
 
     def __init__(self, memory, access=ALL | ON_DEMAND):
         self.pair, self.memory = Pair(), memory
-        # The library's call would ask fork() about the memory.
+        # The library's ibv_reg_mr() may first exclude the memory from fork()
+        # (ibv_dontfork_range()).
         self.region = reg_mr(self.pair.pd, self.pair.context, memory.address, memory.length, memory.address, access)
         self.own = Buffer(PAGE)
         self.own_region = register(self.pair.pd, self.own)
 
     def peer(self, operation, at=0, length=64):
-        """A peer reads or writes the memory: the status."""
+        """Has a peer read or write the memory. Returns the status."""
         local = (self.own.address, length, self.own_region.lkey)
         return getattr(self.pair, operation)(local, (self.memory.address + at, self.region.rkey))
 
     def owner(self, operation, at=0, length=64):
-        """Its owner reads into it, or writes from it: the status."""
+        """Has the owner's QP read into the memory, or write from it. Returns the status."""
         local = (self.memory.address + at, length, self.region.lkey)
         return getattr(self.pair, operation)(local, (self.own.address, self.own_region.rkey))
 
     def advise(self, how, at=0, length=64):
-        """The errno of advice to be carried out at once."""
+        """Returns the errno of advice that is followed before the call returns."""
         sge = (self.memory.address + at, length, self.region.lkey)
         return errno_of(advise_mr, self.pair.pd, self.pair.context, how, FLUSH, [sge])
 
 
 def serves(memory, access=ALL | ON_DEMAND, at=0):
-    """Peers and the owner use it, and see what the process has there."""
+    """Fails unless a peer and the owner can use the memory, with the content of the process."""
     use = Use(memory, access)
     memory.fill(b"process ".ljust(64), at)
     equal(use.peer("read", at), SUCCESS, "a peer's read")
@@ -117,7 +128,9 @@ def serves_both_ways(memory, at=0):
 
 
 def refuses(memory, operations="both", at=0, access=ALL | ON_DEMAND):
-    """Nobody gets at it on demand: reads and writes, or writes only."""
+    """Fails unless all accesses to an on-demand region over the memory are refused.
+
+    With another value of `operations` than "both", only writes are refused."""
     reads, writes = (REFUSED, PROTECTED) if operations == "both" else (SUCCESS, SUCCESS), (REFUSED, PROTECTED)
     equal(Use(memory, access).peer("read", at), reads[0], "a peer's read")
     equal(Use(memory, access).peer("write", at), writes[0], "a peer's write")
@@ -166,7 +179,7 @@ def secret_beside():
     serves(memory, at=2 * PAGE)
     refuses(memory, at=PAGE)
     equal(Use(memory).peer("write", PAGE - 8), REFUSED, "a write over the edge")
-    # What lies there is ordinary memory again.
+    # Ordinary memory takes the place of the secret page.
     use = Use(memory)
     equal(use.advise(ADVICE_READ, PAGE), errno.EFAULT, "errno of advice")
     equal(map_memory(PAGE, flags=mmap.MAP_PRIVATE, at=base + PAGE), base + PAGE, "address")
@@ -215,7 +228,8 @@ def zeros():
         use, beside = Use(memory), Use(other)
         use.own.fill(pattern(64))
         for at in (0, HUGE):
-            # Both have the page of zeros, and then one has its own.
+            # The reads map the shared page of zeros twice. The write gives one mapping a page of
+            # its own.
             equal(use.peer("read", at), SUCCESS, "a read of zeros")
             equal(beside.peer("read", at), SUCCESS, "another read of zeros")
             equal(use.own.read(64), bytes(64), "zeros")
@@ -279,7 +293,7 @@ def truncated():
     os.ftruncate(fd, PAGE)
     equal(kept.peer("read", 2 * PAGE), REFUSED, "a read of what was there")
     refuses(memory, at=2 * PAGE)
-    # Pinned pages are the region's, no longer the file's.
+    # The pinned pages are no longer pages of the file, but the region keeps them.
     equal(pinned.peer("write", 2 * PAGE), SUCCESS, "a write to a pinned page")
     os.ftruncate(fd, 4 * PAGE)
     equal(os.pread(fd, 3 * PAGE, PAGE), bytes(3 * PAGE), "the file")
@@ -296,7 +310,7 @@ def read_only_file():
     shared = of_file(fd, 2 * PAGE, mmap.PROT_READ)
     refuses(shared, "write")
     equal(pinned_errno(shared), errno.EFAULT, "errno of pinning it to write")
-    # A private mapping has pages of its own once somebody writes.
+    # A write to a private mapping makes a private copy of the page.
     copy = of_file(fd, 2 * PAGE, flags=mmap.MAP_PRIVATE)
     equal(Use(copy).peer("read"), SUCCESS, "a read of the file")
     serves_both_ways(copy)
@@ -323,7 +337,8 @@ def protected():
 @case("memory that a program serves by userfaultfd, for user mode only")
 def served_by_userfaultfd():
     fd = userfault.open_faults(userfault.USER_MODE_ONLY)
-    # Whoever comes to the first page has those behind it faulted in, too.
+    # The page fault of a peer's access to the first page also faults the following 64 KiB in
+    # (MIN_AHEAD of qp/parked.rs). The last pages stay absent.
     memory, absent = private(64 * PAGE), 60 * PAGE
     there = serves(memory)
 
@@ -351,13 +366,13 @@ def io_uring():
         equal(disabled.read().strip(), "0", "io_uring_disabled")
     fd = syscall(IO_URING_SETUP, 8, ctypes.create_string_buffer(120))
     memory = of_file(fd)
-    # Their heads and tails are in the first bytes.
+    # Heads and tails of the rings are in the first bytes of the page.
     serves_both_ways(memory, PAGE - 64)
     os.close(fd)
 
 
 def mappings(name):
-    """Where the process has mappings of that name, and how long they are."""
+    """Returns (address, length) of each mapping of the process that has this name."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         rows = [line.split() for line in maps]
     ranges = [row[0].split("-") for row in rows if len(row) > 5 and row[5] == name]
@@ -375,7 +390,7 @@ def kernels_own():
 @case("frames without memory behind them")
 def frames():
     with open("/dev/mem", "rb", buffering=0) as device:
-        # The first MiB of a PC: the kernel lets root map it.
+        # 0xF0000 is the BIOS of a PC: the kernel lets root map the first MiB.
         address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, device.fileno(), 0xF0000)
     memory = MappedMemory(address)
     refuses(memory)
@@ -383,7 +398,9 @@ def frames():
 
 
 def spoil_rings(others):
-    """Has a peer write to the rings of a context of this process, in every way that spoils them."""
+    """Has a peer overwrite the rings of a new context of this process.
+
+    `others` are the mappings of other contexts, which stay as they are."""
     victim = Pair()
     mine = [at for at in mappings("/dev/infiniband/uverbs0") if at not in others]
     equal(len(mine) > 0, True, "mappings of the device")
@@ -394,7 +411,7 @@ def spoil_rings(others):
                 for data in (b"\xff" * PAGE, pattern(PAGE + at % 251)[-PAGE:]):
                     use.own.fill(data)
                     equal(use.peer("write", at, PAGE), SUCCESS, "a write to a ring")
-            # Written to itself: source and target are rings of the region.
+            # The owner's QP writes from the ring to ordinary memory.
             use.owner("write", 0, 64)
     for qp in victim.qps:
         qp.close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Probes on functions of the kernel."""
+"""Counts of calls of kernel functions, by kprobes and tracefs."""
 
 import contextlib
 import os
@@ -14,7 +14,9 @@ TRACING = "/sys/kernel/tracing"
 
 
 class Calls:
-    """Counts calls of functions of the kernel, all that there are meanwhile."""
+    """Context manager: counts the calls of kernel functions, by all threads of the system.
+
+    The counts begin when the context is entered."""
 
     def __init__(self, *functions):
         self.functions = functions
@@ -45,11 +47,12 @@ class Calls:
 
     @staticmethod
     def depths(work):
-        """How often preemption was disabled at each call while `work` is called, modulo 16: sets of numbers by function and
-        number of the thread.
+        """Returns the preemption depths (preempt_count, modulo 16) at the calls during `work`.
 
-        The kernel records one less than it finds, for the probe itself disables preemption (`tracing_gen_ctx_dec()`,
-        include/linux/trace_events.h). A probe by a breakpoint doesn't. It counts as a non-maskable interrupt, `Z`."""
+        The result has a set of depths for each pair of function name and thread number. The kernel
+        records one less than it finds, because it assumes that the probe itself disables preemption
+        (`tracing_gen_ctx_dec()`, include/linux/trace_events.h). A probe by a breakpoint does not
+        disable it. Such a probe is marked as a non-maskable interrupt, `Z`."""
         with open(f"{TRACING}/trace", "w", encoding="ascii"):
             pass
         work()
@@ -63,7 +66,9 @@ class Calls:
 
     @contextlib.contextmanager
     def of_this_process(self, name):
-        """Counts those of this process's thread only, and yields the function that tells how many."""
+        """Context manager: counts calls by the calling thread only.
+
+        Yields a function that returns the count once the context has ended."""
         event, counted = Path(f"{TRACING}/events/kprobes/odp_{name}"), 0
         with event_trigger(event, "hist:keys=common_pid"):
             yield lambda: counted

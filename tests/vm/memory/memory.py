@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Memory regions, completion queues and mapped rings at their edges: memory.py DEVICE GID-INDEX."""
+"""Tests of pinned memory regions, completion queues and mapped rings: memory.py DEVICE GID-INDEX.
+
+Regions: bounds, rights, keys and the count of pinned pages. Completion queues: capacity, resizing
+and overflow. Mapped rings (queues of CQs and QPs that the process shares with the driver): mmap(2),
+lifetime and arbitrary content. Each case connects two RC QPs of DEVICE in one process (loopback, by
+entry GID-INDEX of the GID table). The environment variable SEED is the seed of random content.
+"""
 
 import ctypes
 import errno
@@ -144,13 +150,15 @@ def other_domain():
 
 
 def kernel_memory():
-    """An address in the kernel's direct mapping."""
+    """Returns an address in the kernel's direct mapping of RAM."""
     with open("/proc/kcore", "rb") as core:
         header = core.read(64)
         start, count = struct.unpack_from("=Q", header, 32)[0], struct.unpack_from("=H", header, 56)[0]
         core.seek(start)
         segments = [struct.unpack("=IIQQQQQQ", core.read(56)) for _ in range(count)]
-    # Type, flags, offset, virtual and physical address, sizes, alignment: memory is where it has a physical one.
+    # Fields of a segment (Elf64_Phdr): type, flags, offset, virtual and physical address, size in
+    # the file and in memory, alignment. A loadable segment (type 1, PT_LOAD) with a valid physical
+    # address is RAM.
     ram = [segment for segment in segments if segment[0] == 1 and segment[4] < 1 << 46]
     largest = max(ram, key=lambda segment: segment[6])
     return largest[3] + 4 * PAGE
@@ -256,7 +264,7 @@ def resized():
                 pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), posted)
                 posted += 1
                 end = time.monotonic() + PATIENCE
-            except PyverbsRDMAError:  # until what was posted is done
+            except PyverbsRDMAError:  # the send queue is full: tries until requests have completed
                 equal(time.monotonic() < end, True, "room in the send queue")
 
     def poll(count):
@@ -274,7 +282,7 @@ def resized():
         post(1000)
         poll(700)
         post(3700 - (posted - polled))
-        # Those that were posted last complete meanwhile.
+        # The requests that were posted last complete during the resize.
         pair.cqs[0].resize(size)
         equal(pair.cqs[0].cqe >= size, True, "its size")
         poll(1234)
@@ -309,8 +317,9 @@ def overflow_of_listener():
     for number in range(6):
         pair.qps[1].post_recv(RecvWR(wr_id=number, num_sge=1, sg=[element]))
     pair.cqs[1].req_notify()
-    # In one call, so that the peer takes them all in one turn: the first makes a notification due, and
-    # the fourth overflows the CQ before it is delivered.
+    # One call posts all sends, so that the peer's QP takes the packets in during one run of its
+    # engine. The first completion makes a notification due. The fourth overflows the CQ before the
+    # notification is delivered.
     sends = [None]
     for number in reversed(range(6)):
         sends.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[element], next_wr=sends[-1]))
@@ -337,7 +346,7 @@ def overflow_of_resting():
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
     kind = {"qp_type": e.IBV_QPT_RC, "cap": QPCap(max_send_wr=4, max_recv_wr=4)}
-    # One that sends to the CQ, and receives from another.
+    # The send completions of this QP go to the CQ, its receive completions to another CQ.
     half = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[1], **kind))
     to_init(half)
     half.post_recv(RecvWR(wr_id=77, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
@@ -348,7 +357,7 @@ def overflow_of_resting():
     count, completions = pair.cqs[1].poll(16)
     equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)], "what was flushed")
     equal(resting.state(1), e.IBV_QPS_RTS, "state of one that completes elsewhere")
-    # What comes later has no better lot.
+    # A QP that is created after the overflow gets into the error state, too.
     late = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[0], **kind))
     equal(state(late), e.IBV_QPS_RESET, "state of a new one")
     to_init(late)
@@ -361,7 +370,7 @@ def overflow_of_resting():
 
 
 def ring_mappings():
-    """(address, length, offset) of each mapping of device files, and the last file's descriptor."""
+    """Returns (address, length, offset) of the mappings of uverbs files, and the last such file."""
     mappings = []
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -421,7 +430,10 @@ def ring_lifetime():
 
 
 def ring_doorbells(fd):
-    """Posts sends on all QPs of a context by system calls, since the library trusts its rings."""
+    """Makes the system call POST_SEND, without requests, on all QPs of a context.
+
+    The driver then reads their rings. The library's own call would trust the content of the
+    rings."""
     response = ctypes.create_string_buffer(8)
     for handle in range(32):
         # struct ib_uverbs_cmd_hdr for POST_SEND, and struct ib_uverbs_post_send with no requests.
@@ -429,7 +441,7 @@ def ring_doorbells(fd):
         try:
             os.write(fd, command)
         except OSError:
-            pass  # not the handle of a QP
+            pass  # the handle is not that of a QP
 
 
 @case("a process may write what it likes into its rings")

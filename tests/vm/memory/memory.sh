@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=240
-# Memory regions, completion queues and mapped rings at their edges, over one device.
+# Runs the tests of memory regions, completion queues and mapped rings. Host 1 (a network namespace)
+# has the only link. QPs of its device are connected to each other.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A process whose threads have its memory invalidated without a pause: notifiers.py DEVICE GID-INDEX calls|stay.
+"""Tests beside a process with permanent invalidations: notifiers.py DEVICE GID-INDEX MODE.
 
-What waits until nothing is being invalidated waits for as long as the process lives. HOW:
-  calls  cases of calls beside it
-  stay   says "ready" when it has regions on demand, of which one is advised, and stays until its standard input ends
+Threads of the process call madvise(MADV_FREE) without a pause. So a call that waits until no range
+of the address space is being invalidated (`mmu_interval_notifier_remove()`) waits for as long as
+the process lives. No system call of another process may wait for that. MODE is one of:
+  calls  runs the test cases
+  stay   starts such a process, and another one that advises its on-demand memory. Prints "ready",
+         and ends both processes at the end of the standard input.
 """
 
 import contextlib
@@ -34,17 +37,26 @@ from pairs import (
 )
 from uverbs import METHOD_MR_DESTROY, OBJECT_MR, advise_mr, errno_of, ioctl
 
+# Bytes of address space that share one MMU notifier (rust/rdma/memory/odp.rs), and number of
+# regions.
 CHUNK, REGIONS = 2 << 20, 20
-# From 256 chunks on there is room for 512 before those without pages end.
+# Bytes: of 300 chunks. Beyond 256 chunks, the driver looks for chunks without pages only when there
+# are 512 (`remove_empty()` of address_space.rs). So it frees none of these.
 LENGTH = 300 * CHUNK
 DEMAND = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND
+# Number of threads that invalidate the memory.
 THREADS = 12
+# Of madvise(2) and mmap(2).
 FREE, NOHUGEPAGE, NORESERVE = 8, 15, 0x4000
+# IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, and IB_UVERBS_ADVISE_MR_FLAG_FLUSH: the call returns
+# when the advice has been followed.
 WRITE, FLUSH = 1, 1
-# A call takes some milliseconds.
+# Seconds after which a call counts as stuck. It takes some milliseconds.
 SECONDS = 240 if IS_DEBUG_KERNEL else 80
 
-# madvise(argument, LENGTH, FREE) for ever. A thread of Python would wait for Python's lock between two calls.
+# Machine code (x86-64) that calls madvise(argument, LENGTH, FREE) in an endless loop. A Python
+# thread would wait for the interpreter lock between two calls, and leave moments without an
+# invalidation.
 INVALIDATE = (
     b"\x48\xbe" + struct.pack("=Q", LENGTH)  # mov rsi, LENGTH
     + b"\xba" + struct.pack("=I", FREE)      # mov edx, FREE
@@ -56,14 +68,14 @@ INVALIDATE = (
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
 
-# Of a chunk: the kernel calls these when it is made and when it is released.
+# Kernel functions that are called when a chunk is created and when it is released.
 INSERT, REMOVE = "mmu_interval_notifier_insert", "mmu_interval_notifier_remove"
-# To have no release get through.
+# Attempts to have a period without a release.
 ATTEMPTS = 6
 
 
 def invalidate(memory):
-    """Starts threads that invalidate the memory."""
+    """Starts threads that invalidate the memory. Returns their code, which must stay mapped."""
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(INVALIDATE)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(code))
@@ -74,14 +86,18 @@ def invalidate(memory):
 
 
 def use_all(pd, context, memory, region):
-    """Has a page of each chunk faulted in."""
+    """Faults a page of each chunk in, by advice."""
     places = [(at, 8, region.lkey) for at in range(memory.address, memory.address + memory.length, CHUNK)]
     for first in range(0, len(places), 100):
         advise_mr(pd, context, WRITE, FLUSH, places[first:first + 100])
 
 
 def spin(tell):
-    """Registers regions, uses them, begins and tells of them. Told "e", it ends them; told anything, it uses another one."""
+    """Body of the process: registers and uses regions, then invalidates their memory.
+
+    Sends their address, handles and key through the socket `tell`, and the file of the context. On
+    the message "e" it deregisters the regions and replies. On the next message, or any other one,
+    it registers another region, advises its memory, replies and sleeps."""
     become_nobody()
     memory, other = PrivateBuffer(LENGTH, mmap.MAP_PRIVATE | NORESERVE), PrivateBuffer(4 * CHUNK)
     libc.madvise(memory.address, memory.length, NOHUGEPAGE)
@@ -99,7 +115,8 @@ def spin(tell):
         tell.send(b"x")
         tell.recv(1)
     _region = MR(pd, other.length, DEMAND, address=other.address)
-    # A thread follows it, which waits for the invalidations once it has a chunk.
+    # A thread of the process follows the advice. It creates a chunk and then waits for the
+    # invalidations.
     advise_mr(pd, context, WRITE, 0, [(other.address, 8, _region.lkey)])
     tell.send(b"x")
     while True:
@@ -107,7 +124,7 @@ def spin(tell):
 
 
 class Spinner:
-    """The process, and what others may call in its context."""
+    """The process whose memory is invalidated, and system calls of others in its context."""
 
     def __init__(self):
         self.told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,25 +135,28 @@ class Spinner:
         self.context, self.pd = SimpleNamespace(cmd_fd=fds[0]), SimpleNamespace(handle=pd)
 
     def end_others(self):
-        """Has it end all regions that it has so far."""
+        """Has the process deregister its regions. Waits until a thread waits for invalidations."""
         self.told.send(b"e")
         equal(self.told.recv(1), b"x", "its word that regions have ended")
-        # By then all of their chunks wait.
-        wait_until_equal(lambda: len(held_up()) >= 1, True, "a thread is held up")
+        # By then all of their chunks wait for their release.
+        becomes(lambda: len(held_up()) >= 1, True, "a thread is held up")
 
     def use_another(self):
-        """Has it use another region."""
+        """Has the process register and advise another region."""
         self.told.send(b"u")
         equal(self.told.recv(1), b"x", "its word")
 
     def advise(self):
-        """Advice that is followed before the call returns, again and again. If its pages change all the time, it fails."""
+        """Advises the memory in an endless loop.
+
+        Each call returns when the advice has been followed. A call may fail, because the pages
+        change all the time."""
         while True:
             code = errno_of(advise_mr, self.pd, self.context, 0, FLUSH, [(self.address, mmap.PAGESIZE, self.lkey)])
             equal(code in (0, errno.EBUSY, errno.EFAULT), True, f"errno {code} of advice")
 
     def dereg(self):
-        """Ends all regions, and so all chunks."""
+        """Deregisters all regions, which ends all chunks."""
         for handle in self.regions:
             ioctl(self.context, OBJECT_MR, METHOD_MR_DESTROY, (0, handle))
 
@@ -153,7 +173,10 @@ def state(child):
 
 
 def ended(child, what, progress=None):
-    """The status of the child, which ends soon, or soon after the first byte of `progress` has changed."""
+    """Returns the exit status of the child.
+
+    Fails if the child has not ended after SECONDS. Each change of the first byte of `progress`
+    starts the time anew. `what` names the child in messages."""
     begin, seen = time.monotonic(), None
     heard = begin
     while time.monotonic() < heard + SECONDS:
@@ -169,7 +192,7 @@ def ended(child, what, progress=None):
 
 
 def held_up():
-    """The threads that wait for a process's invalidations."""
+    """Returns the numbers of the threads that wait for invalidations of a process."""
     workers = [name for name in os.listdir("/proc") if name.isdigit()]
     return [name for name in workers if "mmu_interval_notifier_remove" in state(name)]
 
@@ -196,8 +219,10 @@ def unbounded():
 
 
 def made_while_hundreds_wait():
-    """How many chunks are made while a process's chunks wait for their release. None if a release got through meanwhile: the
-    threads that invalidate have stood still for want of CPU time."""
+    """Returns the number of chunks that a process creates while old ones wait for release.
+
+    Returns None if a chunk was released during the measurement. That happens when the invalidating
+    threads get no CPU time."""
     spinner = Spinner()
     try:
         with Calls(INSERT, REMOVE) as calls:
@@ -228,7 +253,7 @@ def one_thread_each():
     def register():
         context, memory = Context(name=DEVICE), PrivateBuffer(mmap.PAGESIZE)
         pd = PD(context)
-        # More than may wait for their release.
+        # More chunks than may wait for their release (64).
         for progress[0] in range(80):
             region = MR(pd, memory.length, DEMAND, address=memory.address)
             advise_mr(pd, context, WRITE, FLUSH, [(memory.address, 8, region.lkey)])
@@ -247,7 +272,7 @@ def one_thread_each():
 
 @case("who waits for advice, or for a thread that follows it, can be killed")
 def killed():
-    # 16 threads follow advice of a memory cgroup.
+    # Pieces of advice of a memory cgroup that are followed or queued: at most 16. The others wait.
     group, count = memory_group("advisers"), 20
     spinner = Spinner()
 

@@ -1,11 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
-# Nobody waits for a process whose memory is being invalidated without a pause.
+# Tests that no teardown waits for a process whose memory is invalidated without a pause. Runs the
+# cases of notifiers.py. Then `rdma link del`, the exit of a network namespace and rmmod run while
+# such a process has on-demand regions and advice in progress. Host 1 (a network namespace) has the
+# link.
 source "$(dirname "$0")/../lib/guest.sh"
 here=$(dirname "$0")
 
-# begin: the process, with regions on demand and advice that is being followed.
+# begin: starts the process, with on-demand regions and advice that is being followed. It runs until
+# file descriptor 9 is closed.
 begin() {
 	rm -f /tmp/hold
 	mkfifo /tmp/hold
@@ -20,7 +24,8 @@ end() {
 	wait $HOLDER
 }
 
-# ends COMMAND...: it does, by itself. A command that waits for ever can't be killed.
+# ends COMMAND...: runs the command; status 124 and its kernel stack if it has not ended in time.
+# The command is not killed: one that waits in the kernel for ever can't be.
 ends() {
 	local pid begin=$EPOCHREALTIME
 	"$@" &
@@ -40,7 +45,7 @@ link_goes() {
 	DEV1=''
 }
 
-# Namespaces are taken down one after the other.
+# The kernel cleans namespaces up one after the other, so the exit of h1 must not delay the next.
 namespaces_end() {
 	ip netns add other && ip link add there type veth peer name here netns other || return
 	ends ip netns del h1 && ends ip netns del other || return
@@ -53,7 +58,8 @@ removal_ends() {
 	[[ $status -eq 1 ]]
 }
 
-# A thread of the kernel that waits for a hostile process is no hung one.
+# A kernel thread that waits for the invalidations of a process may wait for ever. It is not to be
+# reported as hung.
 echo 0 >/proc/sys/kernel/hung_task_timeout_secs
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1

@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Regions on demand: what is absent comes, what the process loses is lost. odp.py DEVICE GID-INDEX."""
+"""Tests of on-demand paging (ODP): odp.py DEVICE GID-INDEX.
+
+The driver faults absent pages of an ODP region in when a local or remote access needs them. Its MMU
+notifier removes pages that the process loses. Rights, keys and error statuses are those of pinned
+regions. Each case connects two RC QPs of DEVICE in one process (loopback, by entry GID-INDEX of the
+GID table). It changes the mappings by mmap(2), madvise(2) and mprotect(2). Memory whose page faults
+are never answered comes from userfaultfd(2).
+"""
 
 import ctypes
 import errno
@@ -28,12 +35,17 @@ from pairs import (
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
+# All access rights of a region, which is an on-demand one.
 DEMAND = ALL | ON_DEMAND
 SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
 FLUSHED = e.IBV_WC_WR_FLUSH_ERR
+# Kinds of advice (enum ib_uverbs_advise_mr_advice), and the flag to follow it before the call
+# returns.
 READ, WRITE, NO_FAULT = 0, 1, 2
 FLUSH = 1
+# Bytes of address space that share one MMU notifier (rust/rdma/memory/odp.rs).
 CHUNK = 2 << 20
+# Of madvise(2) and mmap(2).
 DONTNEED, HUGETLB = 4, 0x40000
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -41,8 +53,8 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
-class Private(pairs.PrivateBuffer):
-    """Fresh private memory whose pages can be taken away."""
+class Private(pairs.Private):
+    """New private memory whose pages the process can drop."""
 
     def forget(self):
         libc.madvise(self.address, self.length, DONTNEED)
@@ -83,7 +95,7 @@ def local():
         equal(memory.read(length, start) == pattern(length), True, "data arrived")
         memory = Private(length + PAGE)
         region = register(pair.pd, memory, DEMAND)
-        # Gathered from absent memory: zeros.
+        # The payload is gathered from absent memory, so it is zeros.
         equal(pair.write((memory.address + start, length, region.lkey), (address, there)), SUCCESS, "write")
         equal(other.read(length) == bytes(length), True, "zeros")
         other.fill(pattern(length))
@@ -120,7 +132,7 @@ def atomics():
         equal(pair.status(), SUCCESS, "status")
         equal(int.from_bytes(buffer.read(8), "little"), 5 * turn, "original")
     equal(int.from_bytes(memory.read(8, PAGE + 8), "little"), 15, "result")
-    # The original value goes to absent memory, too.
+    # The requester's buffer for the original value is absent memory, too.
     home = Private(PAGE)
     mine = register(pair.pd, home, DEMAND)
     wr = SendWR(opcode=e.IBV_WR_ATOMIC_CMP_AND_SWP, num_sge=1, sg=[SGE(home.address, 8, mine.lkey)])
@@ -164,7 +176,7 @@ def forked():
 
     child = start_child(look)
     os.read(ready[0], 1)
-    # By the peer, and by the process itself.
+    # The peer writes the first half of the memory, the parent itself the second half.
     buffer.fill(b"p" * memory.length)
     equal(pair.write((local[0], 4 * PAGE, local[2]), at), SUCCESS, "write after the fork")
     memory.fill(b"q" * 4 * PAGE, 4 * PAGE)
@@ -193,7 +205,7 @@ def refused():
         _, (mine, _, lkey) = register_filled_buffer(pair, 4 * PAGE)
         got = getattr(pair, operation)((mine, length, lkey), (address, region.rkey))
         equal(got, wanted, f"{operation} of {length} at page {(address - memory.address) / PAGE}")
-    # The owner, too.
+    # Work requests of the memory's owner get the same checks.
     for operation, address, wanted in [
         ("write", hole, PROTECTED), ("read", hole, PROTECTED), ("read", memory.address + 6 * PAGE, PROTECTED),
         ("write", memory.address + 6 * PAGE, SUCCESS),
@@ -203,7 +215,7 @@ def refused():
         _, (other, _, _) = register_filled_buffer(pair, PAGE)
         got = getattr(pair, operation)((address, 8, region.lkey), (other, pair.kept[0].rkey))
         equal(got, wanted, f"{operation} by the owner")
-    # A receive.
+    # A receive WQE has its buffer in the hole.
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
     _, (mine, _, lkey) = register_filled_buffer(pair, PAGE)
@@ -211,7 +223,7 @@ def refused():
     pair.qps[0].post_send(SendWR(num_sge=1, sg=[SGE(mine, 8, lkey)]))
     equal(pair.status(), e.IBV_WC_REM_OP_ERR, "send")
     equal(pair.cqs[1].poll(1)[1][0].status, PROTECTED, "receive")
-    # And it is there again.
+    # New memory is mapped at the address of the hole.
     map_memory(PAGE, flags=mmap.MAP_PRIVATE, at=hole)
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
@@ -253,8 +265,8 @@ def file():
     memory.length, memory.address = 16 * PAGE, map_memory(16 * PAGE, fd)
     pair = Pair()
     region = register(pair.pd, memory, DEMAND)
-    buffer, local = register_filled_buffer(pair, memory.length)
-    # Read first: the pages are mapped clean.
+    buffer, local = known(pair, memory.length)
+    # The peer reads first, so that the page faults map the pages clean.
     equal(pair.read(local, (memory.address, region.rkey)), SUCCESS, "read")
     buffer.fill(pattern(memory.length))
     equal(pair.write(local, (memory.address, region.rkey)), SUCCESS, "write")
@@ -275,7 +287,7 @@ def huge():
     equal(pair.write(local, at), SUCCESS, "write")
     equal(memory.read(length, CHUNK // 2 + 1) == pattern(length), True, "data")
     libc.munmap(memory.address, memory.length)
-    # The flag is a promise.
+    # IBV_ACCESS_HUGETLB promises huge pages. The driver refuses accesses to small ones.
     small = Private(2 * CHUNK)
     region = register(pair.pd, small, DEMAND | e.IBV_ACCESS_HUGETLB)
     libc.madvise(small.address, small.length, 15)  # MADV_NOHUGEPAGE
@@ -292,7 +304,7 @@ def same_pages():
     libc.madvise(memory.address, memory.length, 15)  # MADV_NOHUGEPAGE
 
     def refuses(operation, address, region, what):
-        # The QPs break.
+        # The refused access puts the QPs into the error state, so each one gets new QPs.
         other = Pair(beside=pair)
         _, (mine, _, lkey) = register_filled_buffer(other, PAGE)
         equal(getattr(other, operation)((mine, 8, lkey), (address, region.rkey)), REFUSED, what)
@@ -302,7 +314,7 @@ def same_pages():
         equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, region.rkey)), SUCCESS, "read")
         equal(buffer.read(4 * PAGE) == pattern(4 * PAGE), True, "data")
     equal(pair.write((mine, 4 * PAGE, lkey), (memory.address, writable.rkey)), SUCCESS, "write")
-    # The pages are there to be written.
+    # The pages are present and writable for the other region.
     refuses("write", memory.address, read_only, "a write by the region to be read")
     refuses("read", memory.address, within, "a read before the region")
     refuses("read", memory.address + 2 * PAGE, within, "a read behind the region")
@@ -312,7 +324,7 @@ def same_pages():
     equal(present_pages(memory), 4, "pages after the end of a region")
     refuses("read", memory.address, SimpleNamespace(rkey=key), "a read by the region that ended")
     equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS, "read by the other one")
-    # Now the process may not write them any more, and reads go on.
+    # The process gives up its right to write to the pages. Reads still succeed.
     libc.mprotect(memory.address, memory.length, mmap.PROT_READ)
     refuses("write", memory.address + PAGE, within, "a write that the process may not make")
     equal(pair.read((mine, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS, "read of protected pages")
@@ -345,7 +357,7 @@ def implicit():
     source, local = register_filled_buffer(pair, CHUNK + 1000)
     equal(pair.write((local[0], PAGE, local[2]), (before.address, space.rkey)), SUCCESS, "what was mapped before")
     equal(before.read(PAGE), pattern(PAGE), "data")
-    # Over the edge of a chunk, within one packet and in many.
+    # Transfers across the boundary of two chunks, by one packet and by many.
     for length in (8, 1000, CHUNK + 1000):
         at = edge - 5
         equal(pair.write((local[0], length, local[2]), (after.address + at, space.rkey)), SUCCESS, f"write {length}")
@@ -427,7 +439,8 @@ def churn():
     def evict():
         nonlocal evictions
         while running:
-            # A process that takes its pages away faster than they come gets nowhere.
+            # If the process dropped pages faster than the driver faults them in, no transfer
+            # would make progress.
             wanted = random.randint(1, pages // 4)
             while running and present_pages(memory) < wanted:
                 time.sleep(0.001)
@@ -463,7 +476,7 @@ def ends():
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
         if kind == 2:
             libc.munmap(memory.address, memory.length)
-        # Here, before Python closes what this function made.
+        # The process exits before Python closes the objects of this function.
         os._exit(0)
 
     for kind in range(3):
@@ -480,11 +493,12 @@ def late_packets():
     target, faults = pairs.memory_with_unserved_faults(length)
     remote = register(pair.pd, target, DEMAND)
     pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey), (target.address, remote.rkey))
-    os.read(faults, 32)  # the first packet has come, and its fault has begun
+    os.read(faults, 32)  # the page fault of the first packet has begun
     region.close()
     source.fill(new * length)
     os.close(faults)
-    # It ends well if all packets had left. If not, the first packet may still wait for its page.
+    # The request succeeds if all of its packets were sent before the region ended. Otherwise it
+    # fails. In both cases the first packet may still wait for its page.
     equal(pair.status() in (SUCCESS, PROTECTED), True, "a request whose region goes")
     wait_until_equal(lambda: target.read(length).count(old) >= 1024, True, "a packet that waited is written")
     for qp in pair.qps:
@@ -499,16 +513,18 @@ def registered_again():
     region = register(pair.pd, old, DEMAND)
     source, local = register_filled_buffer(pair, PAGE)
     pair.post(e.IBV_WR_RDMA_WRITE, local, (old.address, region.rkey))
-    os.read(faults, 32)  # its fault has begun
+    os.read(faults, 32)  # the page fault has begun
     rereg(pair.context, region, CHANGE_TRANSLATION, start=new.address, length=PAGE, iova=old.address)
     libc.munmap(old.address, PAGE)
-    os.close(faults)  # its fault fails
+    os.close(faults)  # the page fault ends with an error
     equal(pair.status(), SUCCESS, "write")
     equal(new.read(PAGE) == source.read(PAGE), True, "data in the new memory")
 
 
 def flushed(cq, count):
-    """The numbers of the next so many completions; all requests were flushed."""
+    """Returns the sorted wr_ids of the next `count` completions.
+
+    Fails unless all of their requests were flushed."""
     found, end = [], time.monotonic() + pairs.PATIENCE
     while len(found) < count and time.monotonic() < end:
         found += cq.poll(count - len(found))[1]
@@ -518,7 +534,7 @@ def flushed(cq, count):
 
 @case("a QP in error flushes what is posted, though its fault is never answered")
 def flushed_meanwhile():
-    # More than a turn flushes, of either queue.
+    # More requests in each queue than one run of the QP's engine flushes.
     depth = 100
     for stands in (0, 1):
         pair = Pair(depth=depth, cqe=4 * depth, peer_cqe=4 * depth)
@@ -532,7 +548,7 @@ def flushed_meanwhile():
         for number in range(depth):
             qp.post_recv(RecvWR(wr_id=depth + number, num_sge=1, sg=[sge]))
         pair.post(e.IBV_WR_RDMA_WRITE, here, there, 0)
-        os.read(faults, 32)  # its fault has begun
+        os.read(faults, 32)  # the page fault has begun
         for number in range(1 - stands, depth):
             qp.post_send(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge]))
         qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)

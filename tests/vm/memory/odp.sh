@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=120
 # vm-debug: part
-# On-demand paging, explicit and implicit, over one device.
+# Runs the tests of on-demand paging, with explicit and implicit ODP regions. Host 1 (a network
+# namespace) has the only link. QPs of its device are connected to each other.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

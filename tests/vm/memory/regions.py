@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Regions that are unlike others, or change: regions.py DEVICE GID-INDEX."""
+"""Tests of special and changed memory regions: regions.py DEVICE GID-INDEX.
+
+Special regions: zero-based ones, regions of huge pages, very large ones, and regions that are
+registered by ioctl. Changed regions: `ibv_rereg_mr()`. The cases check bounds, rights, keys and the
+count of pinned pages. Each case connects two RC QPs of DEVICE in one process (loopback, by entry
+GID-INDEX of the GID table). memory.sh provides the huge pages.
+"""
 
 import ctypes
 import errno
@@ -19,6 +25,7 @@ from pairs import (
 )
 from uverbs import CHANGE_ACCESS, CHANGE_PD, CHANGE_TRANSLATION, errno_of, reg_mr, rereg
 
+# Bytes of a huge page.
 HUGE = 2 << 20
 ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
 REFUSED, PROTECTED = e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
@@ -26,12 +33,15 @@ SUCCESS = e.IBV_WC_SUCCESS
 
 
 def around(length):
-    """What of a region is refused: (offset, length)."""
+    """Returns ranges (offset, length) that are not within a region of `length` bytes."""
     return [(-1, 1), (-1, 2), (length, 1), (length - 1, 2), (0, length + 1)]
 
 
 def expect_bounds(base, length, make):
-    """Nothing next to the `length` bytes that are named from `base` on; `make` gives a pair and a key."""
+    """Fails if a peer can read outside a region of `length` bytes.
+
+    `base` is the address of the region in work requests. `make` returns a new pair and the R_Key. A
+    refused access puts QPs into the error state, so each access has a new pair."""
     for offset, count in around(length):
         pair, key = make()
         scratch = Buffer(length + PAGE)
@@ -59,7 +69,7 @@ def zero_based():
     equal(target.read(len(data), 77) == data, True, "data arrived")
     equal(target.read(77), bytes(77), "memory before")
     equal(target.read(99, 77 + len(data)), bytes(99), "memory behind")
-    # The owner counts from zero too.
+    # SGEs of the owner count from zero, too.
     source.fill(bytes(len(data)))
     region = pair.region.lkey
     equal(pair.write((10, 500, region), (source.address, here.rkey)), SUCCESS, "write from it")
@@ -73,7 +83,7 @@ def zero_based():
 
 
 class Huge(Buffer):
-    """Memory of huge pages."""
+    """New private memory of `pages` huge pages."""
 
     def __init__(self, pages):
         self.length = pages * HUGE
@@ -111,7 +121,7 @@ def huge_pages():
 
 @case("pages of all kinds in one region")
 def mixed_pages():
-    # Huge pages between small ones: the blocks of the region's table are small.
+    # Huge pages lie between small ones, so the region's page table has small blocks.
     start = map_memory(8 * HUGE)
     aligned = (start + HUGE - 1) // HUGE * HUGE
     memory = Buffer.__new__(Buffer)
@@ -152,7 +162,7 @@ def very_large():
         buffer.fill(data)
         equal(pair.write((buffer.address, 64, here.lkey), (start + at, region.rkey)), SUCCESS, f"write at {at}")
         equal(ctypes.string_at(start + at, 64), data, f"data at {at}")
-        # The same page of the file, mapped elsewhere.
+        # Another mapping of the same page of the file shows the data, too.
         equal(ctypes.string_at(start + at % chunk, 64), data, f"data of {at} in the file")
     last = start + chunk * count - 64
     equal(pair.write((buffer.address, 65, here.lkey), (last, region.rkey)), REFUSED, "beyond")
@@ -162,7 +172,7 @@ def very_large():
 
 
 def memory_used():
-    """Bytes that the kernel has given away."""
+    """Returns the number of bytes of memory in use, without the page cache."""
     with open("/proc/meminfo") as meminfo:
         words = {line.split(":")[0]: int(line.split()[1]) for line in meminfo}
     return (words["MemTotal"] - words["MemFree"] - words["Cached"]) * 1024
@@ -173,7 +183,7 @@ def by_ioctl():
     pair = Pair()
     buffer = Buffer(3 * PAGE)
     data = pattern(1000)
-    # Named by an address of the process's choice.
+    # Work requests name the region by an address (iova) that the process chose.
     iova = 0x1234_5678_0000 + buffer.address % PAGE + 9
     region = reg_mr(pair.pd, pair.context, buffer.address + 9, 2 * PAGE, iova, ALL)
     equal(region.query(), (region.lkey, region.rkey, 2 * PAGE, iova), "lkey, rkey, length, iova")
@@ -190,7 +200,7 @@ def by_ioctl():
 
 
 def changed(access=ALL):
-    """A pair, a buffer, its region, and (address, length, lkey) of something else."""
+    """Returns a pair, a buffer, its region, and (address, length, lkey) of other memory."""
     pair = Pair()
     buffer, other = Buffer(2 * PAGE), Buffer(PAGE)
     pair.kept = [register(pair.pd, other)]
@@ -203,7 +213,7 @@ def rereg_access():
         (ALL, LOCAL_WRITE | REMOTE_READ, SUCCESS, REFUSED),
         (ALL, LOCAL_WRITE | REMOTE_WRITE, REFUSED, SUCCESS),
         (LOCAL_WRITE, ALL, SUCCESS, SUCCESS),
-        # It was pinned for reading only.
+        # The memory was pinned for reading only, so it is pinned again for writing.
         (REMOTE_READ, ALL, SUCCESS, SUCCESS),
         (0, REMOTE_READ, SUCCESS, REFUSED),
     ]:
@@ -234,7 +244,7 @@ def rereg_translation():
     pair, buffer, region, local = changed()
     rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=PAGE)
     equal(pair.read(local, (buffer.address, region.rkey)), REFUSED, "the old memory")
-    # Named by another address; zero-based.
+    # The new region has another iova, then it is zero-based.
     pair, buffer, region, local = changed()
     iova = 0x7654_3210_0000 + fresh.address % PAGE
     rereg(pair.context, region, CHANGE_TRANSLATION, start=fresh.address, length=PAGE, iova=iova)
@@ -266,7 +276,7 @@ def rereg_pd():
     equal(pair.read(local, (buffer.address, region.rkey)), REFUSED, "from the old domain")
     region.close()
     other.close()
-    # And into the domain of the QPs, together with everything else.
+    # The region moves into the QPs' protection domain, and gets new rights and new memory.
     pair = Pair()
     other = PD(pair.context)
     buffer, fresh, third = Buffer(PAGE), Buffer(PAGE), Buffer(PAGE)
@@ -278,7 +288,7 @@ def rereg_pd():
     fresh.fill(pattern(64))
     equal(pair.read((third.address, 64, here.lkey), (fresh.address, region.rkey)), SUCCESS, "from the new domain")
     equal(third.read(64), pattern(64), "data")
-    # The old domain has nothing any more.
+    # The old protection domain has no more objects, so it can be deallocated.
     other.close()
 
 
