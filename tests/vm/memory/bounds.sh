@@ -9,5 +9,6 @@ source "$(dirname "$0")/../lib/guest.sh"
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 for script in bounds.py fault_costs.py; do
-	python3 "$(dirname "$0")/$script" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$script exits with status 0" "status $?"
+	python3 "$(dirname "$0")/$script" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+		fail "$script exits with status 0" "status $?"
 done

@@ -26,61 +26,61 @@ from pyverbs.pd import PD
 
 import fuse
 from pairs import (
-    DEVICE, LOCAL_WRITE, PAGE, MappedMemory, PrivateBuffer, case, equal, main, map_memory,
-    start_child, wait_until_equal,
+    DEVICE, LOCAL_WRITE, PAGE, At, Private, becomes, case, equal, main, map_memory, start_child,
 )
 from uverbs import advise_mr
 
 # IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, and IB_UVERBS_ADVISE_MR_FLAG_FLUSH: the call returns
 # when the advice has been followed.
-FOR_WRITING, AT_ONCE = 1, 1
+PREFETCH_WRITE, FLAG_FLUSH = 1, 1
 
 
-def stacks(process):
+def kernel_stacks(process):
     """Returns the kernel stacks of all threads of a process."""
     return "\n".join(path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stack"))
 
 
 def waits_for_mapping(process):
     """Returns whether a thread of the process waits for the page faults in its mappings to end."""
-    return re.search("vma_start_write|mm_take_all_locks", stacks(process)) is not None
+    return re.search("vma_start_write|mm_take_all_locks", kernel_stacks(process)) is not None
 
 
-def use_memory():
+def fault_in_page():
     """Faults a page of an on-demand region in. This needs the process's first MMU notifier."""
     memory, context = Private(PAGE), Context(name=DEVICE)
     pd = PD(context)
     region = MR(pd, PAGE, LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND, address=memory.address)
-    advise_mr(pd, context, FOR_WRITING, AT_ONCE, [(memory.address, PAGE, region.lkey)])
+    advise_mr(pd, context, PREFETCH_WRITE, FLAG_FLUSH, [(memory.address, PAGE, region.lkey)])
 
 
-def use_memory_beside_fault(path):
-    """Calls `use_memory` while a thread is stuck in a page fault.
+def fault_in_page_beside_fault(path):
+    """Calls `fault_in_page` while a thread is stuck in a page fault.
 
     The thread writes to a page of the file `path` that is being written back, and waits for the end
     of the write-back."""
     file = os.open(path, os.O_RDWR)
     page = MappedMemory(map_memory(PAGE, file))
     page.fill(b"a")
-    fuse.write_back(file)
+    fuse.start_write_back(file)
     threading.Thread(target=ctypes.memset, args=(page.address, 0, 1), daemon=True).start()
-    wait_until_equal(lambda: "fuse_page_mkwrite" in stacks(os.getpid()), True, "a thread in the fault")
-    use_memory()
+    becomes(lambda: "fuse_page_mkwrite" in kernel_stacks(os.getpid()), True,
+            "a thread waits in the page fault")
+    fault_in_page()
 
 
-@case("a process whose page fault is never answered keeps no other one from memory on demand, and can be killed")
-def fault_that_waits():
-    with fuse.silent_file() as path:
-        stuck = start_child(lambda: use_memory_beside_fault(path))
+@case("an unanswered page fault delays no other process's first notifier, nor SIGKILL")
+def unanswered_fault():
+    with fuse.unanswered_file() as path:
+        child = start_child(lambda: fault_in_page_beside_fault(path))
         try:
-            wait_until_equal(lambda: waits_for_mapping(stuck), True, "it waits for the mapping")
-            other = start_child(use_memory)
-            wait_until_equal(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "the other's end")
+            becomes(lambda: waits_for_mapping(child), True, "the process waits for its mapping")
+            other = start_child(fault_in_page)
+            becomes(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "exit of the other process")
         finally:
-            os.kill(stuck, signal.SIGKILL)
-        wait_until_equal(lambda: waits_for_mapping(stuck), False, "it still waits for the mapping")
-        equal("fuse_page_mkwrite" in stacks(stuck), True, "a thread in the fault")
-    equal(os.waitpid(stuck, 0)[1], signal.SIGKILL, "end of the process")
+            os.kill(child, signal.SIGKILL)
+        becomes(lambda: waits_for_mapping(child), False, "the killed process waits for its mapping")
+        equal("fuse_page_mkwrite" in kernel_stacks(child), True, "a thread waits in the page fault")
+    equal(os.waitpid(child, 0)[1], signal.SIGKILL, "status of the killed process")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from cpu_time import event_trigger
 TRACING = "/sys/kernel/tracing"
 
 
-class Calls:
+class KprobeCounter:
     """Context manager: counts the calls of kernel functions, by all threads of the system.
 
     The counts begin when the context is entered."""
@@ -46,7 +46,7 @@ class Calls:
         return next(int(row[1]) + int(row[2]) for row in rows if row[0] == f"odp_{name}")
 
     @staticmethod
-    def depths(work):
+    def preempt_depths(work):
         """Returns the preemption depths (preempt_count, modulo 16) at the calls during `work`.
 
         The result has a set of depths for each pair of function name and thread number. The kernel
@@ -65,7 +65,7 @@ class Calls:
         return found
 
     @contextlib.contextmanager
-    def of_this_process(self, name):
+    def of_this_thread(self, name):
         """Context manager: counts calls by the calling thread only.
 
         Yields a function that returns the count once the context has ended."""

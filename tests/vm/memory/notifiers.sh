@@ -8,30 +8,31 @@
 source "$(dirname "$0")/../lib/guest.sh"
 here=$(dirname "$0")
 
-# begin: starts the process, with on-demand regions and advice that is being followed. It runs until
-# file descriptor 9 is closed.
-begin() {
+# start_holder: starts the process, with on-demand regions and advice that is being followed. The
+# process runs until file descriptor 9 is closed.
+start_holder() {
 	rm -f /tmp/hold
 	mkfifo /tmp/hold
-	python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" stay </tmp/hold >/tmp/held 2>&1 &
+	python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" stay \
+		</tmp/hold >/tmp/held 2>&1 &
 	HOLDER=$!
 	exec 9>/tmp/hold
 	wait_for 30 grep -q ready /tmp/held
 }
 
-end() {
+end_holder() {
 	exec 9>&-
 	wait $HOLDER
 }
 
-# ends COMMAND...: runs the command; status 124 and its kernel stack if it has not ended in time.
-# The command is not killed: one that waits in the kernel for ever can't be.
-ends() {
+# finishes COMMAND...: runs the command. If it has not ended in time, prints its kernel stack and
+# returns 124. Does not kill it: a command that waits in the kernel for ever can't be killed.
+finishes() {
 	local pid begin=$EPOCHREALTIME
 	"$@" &
 	pid=$!
-	_gone() { ! kill -0 $pid; }
-	if ! wait_for 20 _gone; then
+	_ended() { ! kill -0 $pid; }
+	if ! wait_for 20 _ended; then
 		grep ^State "/proc/$pid/status"
 		cat "/proc/$pid/stack"
 		return 124
@@ -40,21 +41,21 @@ ends() {
 	wait $pid
 }
 
-link_goes() {
-	ends ip netns exec h1 rdma link del "$DEV1" || return
+delete_link() {
+	finishes ip netns exec h1 rdma link del "$DEV1" || return
 	DEV1=''
 }
 
 # The kernel cleans namespaces up one after the other, so the exit of h1 must not delay the next.
-namespaces_end() {
+delete_namespaces() {
 	ip netns add other && ip link add there type veth peer name here netns other || return
-	ends ip netns del h1 && ends ip netns del other || return
+	finishes ip netns del h1 && finishes ip netns del other || return
 	wait_for 20 bash -c '! ip link show there'
 }
 
-removal_ends() {
+rmmod_fails_at_once() {
 	local status=0
-	ends rmmod rrxe || status=$?
+	finishes rmmod rrxe || status=$?
 	[[ $status -eq 1 ]]
 }
 
@@ -63,26 +64,28 @@ removal_ends() {
 echo 0 >/proc/sys/kernel/hung_task_timeout_secs
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" calls || fail "notifiers.py exits with status 0" "status $?"
+python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" calls ||
+	fail "notifiers.py exits with status 0" "status $?"
 
-check "the process" begin
-check "the module is not removed under regions on demand, and nobody waits for that" removal_ends
-check "the link is there" test -e "/sys/class/infiniband/$DEV1"
-check "the link goes" link_goes
-check "another one of the same name comes" link_add 1
-check "and goes" link_goes
-check "removal of the module waits for nothing" removal_ends
-check "the process ends" end
-gone() { [[ ! -e /sys/module/rrxe ]] || rmmod rrxe; }
-check "then the module goes" wait_for 20 gone
+check "a process with on-demand regions and permanent invalidations starts" start_holder
+check "rmmod fails at once while on-demand regions exist" rmmod_fails_at_once
+check "the link exists after rmmod has failed" test -e "/sys/class/infiniband/$DEV1"
+check "rdma link del does not wait for invalidations" delete_link
+check "a link of the same name can be added" link_add 1
+check "rdma link del of the second link does not wait for invalidations" delete_link
+check "rmmod fails at once after the link was deleted" rmmod_fails_at_once
+check "the process ends" end_holder
+remove_module() { [[ ! -e /sys/module/rrxe ]] || rmmod rrxe; }
+check "rmmod succeeds after the process has ended" wait_for 20 remove_module
 
-check "the module again" modprobe rrxe
+check "modprobe succeeds after rmmod" modprobe rrxe
 check "link on host 1 again" link_add 1
-check "the process again" begin
-check "the namespace goes, and so does another one" namespaces_end
-check "the device went with it" wait_for 20 test ! -e "/sys/class/infiniband/$DEV1"
-check "a namespace can be made" ends ip netns add other
-check "and it goes" ends ip netns del other
+check "a second process with permanent invalidations starts" start_holder
+check "the exit of two network namespaces does not wait for invalidations" delete_namespaces
+check "the device is deleted with its network namespace" \
+	wait_for 20 test ! -e "/sys/class/infiniband/$DEV1"
+check "a network namespace can be created" finishes ip netns add other
+check "the exit of the new network namespace does not wait" finishes ip netns del other
 DEV1=''
-check "the process ends again" end
-check "then the module goes again" wait_for 20 gone
+check "the second process ends" end_holder
+check "rmmod succeeds after the second process has ended" wait_for 20 remove_module
