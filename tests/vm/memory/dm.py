@@ -30,26 +30,26 @@ import extension
 from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case,
-    connect, equal, errno_of_pyverbs, in_child, libc, main, map_memory, pattern, register,
-    start_child,
+    code_of, connect, equal, in_child, libc, main, map_memory, pattern, register, start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
 PEER, PEER_GID_INDEX = sys.argv[3], int(sys.argv[4])
 # Bytes: of the largest piece of device memory, and of all device memory that there may be.
-LARGEST, TOTAL = 256 << 10, 16 << 20
+MAX_PIECE, MAX_TOTAL = 256 << 10, 16 << 20
 # Limits, in bytes, of a user and of a memory cgroup other than the root cgroup.
-OF_USER, OF_CGROUP = TOTAL // 2, TOTAL // 4
-# Device memory with handle n is mapped at the mmap offset OFFSET + n * STRIDE of the uverbs file.
-OFFSET, STRIDE = 1 << 43, 256 << 10
+USER_LIMIT, CGROUP_LIMIT = MAX_TOTAL // 2, MAX_TOTAL // 4
+# Device memory with handle n is mapped at offset MMAP_OFFSET + n * MMAP_STRIDE of the uverbs file.
+MMAP_OFFSET, MMAP_STRIDE = 1 << 43, 256 << 10
 ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
-SUCCESS, REFUSED, PROTECTED = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
+SUCCESS, REM_ACCESS_ERR = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
+LOC_PROT_ERR = e.IBV_WC_LOC_PROT_ERR
 
 
 class Hosts(Pair):
     """Two connected QPs: index 0 is the requester on PEER, index 1 the responder on DEVICE.
 
-    All lists of this class have these indices (`side`), until `from_here` exchanges them."""
+    All lists of this class have these indices (`side`), until `swap_sides` exchanges them."""
 
     made = []
 
@@ -67,7 +67,8 @@ class Hosts(Pair):
         indices = [PEER_GID_INDEX, GID_INDEX]
         gids = [context.query_gid(1, index) for context, index in zip(self.contexts, indices)]
         for here, there in (0, 1), (1, 0):
-            connect(self.contexts[here], self.qps[here], self.qps[there].qp_num, gid_index=indices[here],
+            connect(self.contexts[here], self.qps[here], self.qps[there].qp_num,
+                    gid_index=indices[here],
                     dgid=gids[there])
 
     def memory(self, length, side=1):
@@ -89,7 +90,7 @@ class Hosts(Pair):
         self.kept.append(region)
         return buffer, (buffer.address, length, region.lkey), region.rkey
 
-    def from_here(self):
+    def swap_sides(self):
         """Exchanges the sides, so that DEVICE has the requester."""
         for pair in self.contexts, self.pds, self.cqs, self.qps:
             pair.reverse()
@@ -123,15 +124,16 @@ def read(dm, length, offset=0):
     return data[offset - first:offset - first + length]
 
 
-def mapped(context, handle, length):
+def map_dm(context, handle, length):
     """Maps device memory. Returns the address, or the negative errno."""
-    return map_memory(length, fd=context.cmd_fd, offset=OFFSET + handle * STRIDE)
+    return map_memory(length, fd=context.cmd_fd, offset=MMAP_OFFSET + handle * MMAP_STRIDE)
 
 
-@hosts_case("a peer and the owner use device memory, and what is around it stays")
-def whole():
+@hosts_case("a peer's WRITE and READ access the region's range of device memory and no other")
+def remote_use():
     for size, offset, length in (
-        (LARGEST, 0, LARGEST), (3 * PAGE + 100, PAGE - 44, PAGE + 77), (4, 0, 3), (PAGE, 4092, 4), (8192, 4095, 2),
+        (MAX_PIECE, 0, MAX_PIECE), (3 * PAGE + 100, PAGE - 44, PAGE + 77), (4, 0, 3),
+        (PAGE, 4092, 4), (8192, 4095, 2),
     ):
         hosts = Hosts()
         dm = hosts.memory(size)
@@ -140,18 +142,18 @@ def whole():
         source, local, _ = hosts.known(length)
         data = source.read(length)
         equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write")
-        equal(read(dm, length, offset) == data, True, "what was written")
-        equal(read(dm, offset), bytes(offset), "memory before")
+        equal(read(dm, length, offset) == data, True, "data that was written")
+        equal(read(dm, offset), bytes(offset), "memory before the region")
         behind = size - offset - length
-        equal(read(dm, behind, offset + length), bytes(behind), "memory behind")
+        equal(read(dm, behind, offset + length), bytes(behind), "memory behind the region")
         whole = bytes(reversed(pattern(size & -4)))
         dm.copy_to_dm(0, whole, len(whole))
         equal(hosts.read(local, (0, region.rkey)), SUCCESS, "read")
-        equal(source.read(length) == whole[offset:offset + length], True, "what was read")
+        equal(source.read(length) == whole[offset:offset + length], True, "data that was read")
         region.close()
 
 
-@hosts_case("device memory is sent from and received into")
+@hosts_case("SEND from, receive into and READ into device memory")
 def local_use():
     hosts, length = Hosts(), 5 * PAGE + 4
     dm = hosts.memory(length + 8)
@@ -160,19 +162,19 @@ def local_use():
     here = (0, length, region.lkey)
     hosts.qps[1].post_recv(RecvWR(sg=[SGE(*here)], num_sge=1))
     hosts.qps[0].post_send(SendWR(sg=[SGE(*there)], num_sge=1))
-    equal(hosts.status(), SUCCESS, "send to it")
-    equal(read(dm, length, 8) == pattern(length), True, "what was received")
-    equal(read(dm, 8), bytes(8), "memory before")
+    equal(hosts.status(), SUCCESS, "send to device memory")
+    equal(read(dm, length, 8) == pattern(length), True, "data that was received")
+    equal(read(dm, 8), bytes(8), "memory before the region")
     dm.copy_to_dm(8, bytes(reversed(pattern(length))), length)
-    hosts.from_here()
-    equal(hosts.cqs[0].poll(1)[1][0].status, SUCCESS, "the receive")
+    hosts.swap_sides()
+    equal(hosts.cqs[0].poll(1)[1][0].status, SUCCESS, "receive")
     hosts.qps[1].post_recv(RecvWR(sg=[SGE(*there)], num_sge=1))
     hosts.qps[0].post_send(SendWR(sg=[SGE(*here)], num_sge=1))
-    equal(hosts.status(), SUCCESS, "send from it")
-    equal(buffer.read(length) == bytes(reversed(pattern(length))), True, "what was sent")
+    equal(hosts.status(), SUCCESS, "send from device memory")
+    equal(buffer.read(length) == bytes(reversed(pattern(length))), True, "data that was sent")
     buffer.fill(pattern(length))
-    equal(hosts.read(here, (there[0], rkey)), SUCCESS, "read into it")
-    equal(read(dm, length, 8) == pattern(length), True, "what was read into it")
+    equal(hosts.read(here, (there[0], rkey)), SUCCESS, "read into device memory")
+    equal(read(dm, length, 8) == pattern(length), True, "data that was read into device memory")
 
 
 @hosts_case("atomics on device memory")
@@ -183,25 +185,29 @@ def atomics():
     old, local, _ = hosts.known(8)
     dm.copy_to_dm(PAGE + 16, struct.pack("=Q", 40), 8)
     for opcode, operands, wanted in (
-        (e.IBV_WR_ATOMIC_FETCH_AND_ADD, (2, 0), (40, 42)), (e.IBV_WR_ATOMIC_CMP_AND_SWP, (42, 7), (42, 7)),
+        (e.IBV_WR_ATOMIC_FETCH_AND_ADD, (2, 0), (40, 42)),
+        (e.IBV_WR_ATOMIC_CMP_AND_SWP, (42, 7), (42, 7)),
         (e.IBV_WR_ATOMIC_CMP_AND_SWP, (42, 8), (7, 7)),
     ):
         wr = SendWR(opcode=opcode, num_sge=1, sg=[SGE(*local)])
         wr.set_wr_atomic(region.rkey, 16, *operands)
         hosts.qps[0].post_send(wr)
         equal(hosts.status(), SUCCESS, "atomic")
-        equal(struct.unpack("=QQ", old.read(8) + read(dm, 8, PAGE + 16)), wanted, "old and new")
+        equal(struct.unpack("=QQ", old.read(8) + read(dm, 8, PAGE + 16)), wanted,
+              "original value and new value")
 
 
-@hosts_case("a peer reaches nothing beside the region, and has no right that was not given")
-def bounds():
+@hosts_case("a peer's access outside the region or without the right is refused")
+def remote_bounds():
     size = PAGE + 50
     for length, access, opcode, at, count, wanted in (
-        (size, ALL, "write", -1, 1, REFUSED), (size, ALL, "write", size, 1, REFUSED),
-        (size, ALL, "read", size - 1, 2, REFUSED), (size, ALL, "read", 0, size + 1, REFUSED),
-        (size, ALL, "write", size - 1, 1, SUCCESS), (0, ALL, "write", 0, 1, REFUSED),
-        (size, REMOTE_READ, "write", 0, 1, REFUSED), (size, REMOTE_READ, "read", 0, size, SUCCESS),
-        (size, LOCAL_WRITE, "read", 0, 1, REFUSED),
+        (size, ALL, "write", -1, 1, REM_ACCESS_ERR), (size, ALL, "write", size, 1, REM_ACCESS_ERR),
+        (size, ALL, "read", size - 1, 2, REM_ACCESS_ERR),
+        (size, ALL, "read", 0, size + 1, REM_ACCESS_ERR),
+        (size, ALL, "write", size - 1, 1, SUCCESS), (0, ALL, "write", 0, 1, REM_ACCESS_ERR),
+        (size, REMOTE_READ, "write", 0, 1, REM_ACCESS_ERR),
+        (size, REMOTE_READ, "read", 0, size, SUCCESS),
+        (size, LOCAL_WRITE, "read", 0, 1, REM_ACCESS_ERR),
     ):
         hosts = Hosts()
         dm = hosts.memory(4 * PAGE)
@@ -209,19 +215,20 @@ def bounds():
         _, (source, _, key), _ = hosts.known(size + PAGE)
         seen = getattr(hosts, opcode)((source, count, key), (at & (1 << 64) - 1, region.rkey))
         equal(seen, wanted, f"{opcode} {count} bytes at {at} of {length} with rights {access:#x}")
-        if seen == REFUSED:
-            equal(read(dm, 4 * PAGE), bytes(4 * PAGE), "the memory")
+        if seen == REM_ACCESS_ERR:
+            equal(read(dm, 4 * PAGE), bytes(4 * PAGE), "device memory after a refused access")
         region.close()
 
 
-@hosts_case("its owner's requests reach nothing beside the region either")
+@hosts_case("a work request of the owner outside the region or without the right is refused")
 def local_bounds():
     for at, count, access, wanted in (
-        (0, 101, LOCAL_WRITE, PROTECTED), (100, 1, LOCAL_WRITE, PROTECTED), (0, 100, 0, PROTECTED),
+        (0, 101, LOCAL_WRITE, LOC_PROT_ERR), (100, 1, LOCAL_WRITE, LOC_PROT_ERR),
+        (0, 100, 0, LOC_PROT_ERR),
         (0, 100, LOCAL_WRITE, SUCCESS),
     ):
         hosts = Hosts()
-        hosts.from_here()
+        hosts.swap_sides()
         dm = hosts.memory(2 * PAGE, side=0)
         region = hosts.region(dm, 100, PAGE - 4, access, side=0)
         _, (source, _, _), rkey = hosts.known(200, side=1)
@@ -229,28 +236,30 @@ def local_bounds():
         equal(seen, wanted, f"read {count} bytes to {at} with rights {access:#x}")
 
 
-@hosts_case("what can't be allocated, registered or copied is refused")
+@hosts_case("invalid allocations, registrations and copies are refused")
 def invalid():
     hosts = Hosts()
     context = hosts.contexts[1]
     for length, alignment, wanted in (
-        (0, 0, errno.EINVAL), (LARGEST + 1, 0, errno.EINVAL), ((1 << 64) - 1, 0, errno.EINVAL),
-        (64, 13, errno.EINVAL), (64, 0xFFFF_FFFF, errno.EINVAL), (64, 12, 0), (LARGEST, 0, 0),
+        (0, 0, errno.EINVAL), (MAX_PIECE + 1, 0, errno.EINVAL), ((1 << 64) - 1, 0, errno.EINVAL),
+        (64, 13, errno.EINVAL), (64, 0xFFFF_FFFF, errno.EINVAL), (64, 12, 0), (MAX_PIECE, 0, 0),
     ):
-        seen = errno_of(lambda length, alignment: free_dm(context, alloc_dm(context, length, alignment)),
+        seen = errno_of(lambda length,
+                        alignment: free_dm(context, alloc_dm(context, length, alignment)),
                         length, alignment)
         equal(seen, wanted, f"{length} bytes aligned to 2^{alignment}")
     dm = hosts.memory(100)
     for length, access, offset, wanted in (
         (101, ALL, 0, errno.EINVAL), (1, ALL, 100, errno.EINVAL), (0, ALL, 101, errno.EINVAL),
         ((1 << 64) - 4, ALL, 8, errno.EINVAL), (8, ALL, (1 << 64) - 4, errno.EINVAL),
-        (8, e.IBV_ACCESS_REMOTE_WRITE, 0, errno.EINVAL), (8, ALL | e.IBV_ACCESS_ON_DEMAND, 0, errno.EINVAL),
+        (8, e.IBV_ACCESS_REMOTE_WRITE, 0, errno.EINVAL),
+        (8, ALL | e.IBV_ACCESS_ON_DEMAND, 0, errno.EINVAL),
         (100, ALL, 0, 0), (1, ALL, 99, 0), (0, ALL, 0, 0), (0, ALL, 100, 0),
     ):
         seen = errno_of_pyverbs(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
         equal(seen, wanted, f"region of {length} bytes at {offset} with rights {access:#x}")
-    equal(errno_of_pyverbs(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
-          "a region that doesn't count from zero")
+    equal(code_of(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
+          "a region that isn't zero-based")
     for offset, length, wanted in (
         (0, 104, errno.EINVAL), (100, 4, errno.EINVAL), (2, 4, errno.EINVAL), (0, 2, errno.EINVAL),
         ((1 << 64) - 4, 8, errno.EINVAL), (96, 4, 0), (100, 0, 0),
@@ -261,15 +270,15 @@ def invalid():
               f"copying {length} bytes from {offset}")
 
 
-@hosts_case("a context that did not ask for device memory has none")
+@hosts_case("a context that did not negotiate the feature gets no device memory")
 def not_negotiated():
     context = extension.Context(extension.node_of(DEVICE))
     context.cmd_fd = context.fd
-    equal(errno_of(alloc_dm, context, 64), errno.EOPNOTSUPP, "without the feature")
+    equal(errno_of(alloc_dm, context, 64), errno.EOPNOTSUPP, "errno without the feature")
     context.close()
 
 
-def fill_up(contexts):
+def allocate_all(contexts):
     """Allocates all device memory that the process may have, in pieces of the largest size.
 
     Returns (context, handle) of each piece."""
@@ -277,54 +286,60 @@ def fill_up(contexts):
     while True:
         context = contexts[len(pieces) % len(contexts)]
         try:
-            pieces.append((context, alloc_dm(context, LARGEST)))
+            pieces.append((context, alloc_dm(context, MAX_PIECE)))
         except OSError as error:
-            equal(error.errno, errno.ENOMEM, "when there is no more")
+            equal(error.errno, errno.ENOMEM, "errno at the limit")
             return pieces
 
 
-@hosts_case("device memory is limited, for all processes of a user together, and comes back")
+@hosts_case("all processes of a user share a limit of device memory, and freed memory counts again")
 def quota():
     contexts = [Context(name=DEVICE), Context(name=DEVICE)]
     for _ in range(2):
-        pieces = fill_up(contexts)
-        equal(len(pieces), OF_USER // LARGEST, "pieces")
-        equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM, "a byte more")
-        in_child(lambda: equal(errno_of(alloc_dm, Context(name=DEVICE), 1), errno.ENOMEM, "another process"))
+        pieces = allocate_all(contexts)
+        equal(len(pieces), USER_LIMIT // MAX_PIECE, "pieces")
+        equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM,
+              "errno of one byte beyond the limit")
+        in_child(lambda: equal(errno_of(alloc_dm, Context(name=DEVICE), 1), errno.ENOMEM,
+                               "errno for another process"))
         free_dm(*pieces.pop())
-        small = alloc_dm(contexts[0], LARGEST - PAGE + 1)
-        equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM, "pages count whole")
+        small = alloc_dm(contexts[0], MAX_PIECE - PAGE + 1)
+        equal(errno_of(alloc_dm, contexts[1], 1), errno.ENOMEM,
+              "errno beyond the limit, which counts whole pages")
         for piece in (*pieces, (contexts[0], small)):
             free_dm(*piece)
 
 
-@hosts_case("memory with a region isn't freed; mappings outlive it")
+@hosts_case("device memory with a region can't be freed, and mappings outlive the memory")
 def lifetime():
     hosts = Hosts()
     context = hosts.contexts[1]
     dm = hosts.memory(2 * PAGE)
     region = hosts.region(dm, 2 * PAGE)
-    equal(errno_of(free_dm, context, dm.handle), errno.EBUSY, "free with a region")
+    equal(errno_of(free_dm, context, dm.handle), errno.EBUSY,
+          "errno of freeing memory with a region")
     source, local, _ = hosts.known(2 * PAGE)
-    equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write to what wasn't freed")
-    equal(mapped(context, dm.handle, PAGE), -errno.EINVAL, "mapping a part")
-    equal(mapped(context, dm.handle, 3 * PAGE), -errno.EINVAL, "mapping more")
-    equal(mapped(context, dm.handle + 1, 2 * PAGE), -errno.EINVAL, "mapping what isn't there")
-    address, handle = mapped(context, dm.handle, 2 * PAGE), dm.handle
+    equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write after the refusal to free")
+    equal(map_dm(context, dm.handle, PAGE), -errno.EINVAL, "mapping of a part")
+    equal(map_dm(context, dm.handle, 3 * PAGE), -errno.EINVAL, "mapping beyond the end")
+    equal(map_dm(context, dm.handle + 1, 2 * PAGE), -errno.EINVAL, "mapping of an unknown handle")
+    address, handle = map_dm(context, dm.handle, 2 * PAGE), dm.handle
     region.close()
     dm.close()
-    equal(ctypes.string_at(address, 2 * PAGE) == source.read(2 * PAGE), True, "the mapping of freed memory")
-    equal(mapped(context, handle, 2 * PAGE), -errno.EINVAL, "mapping freed memory")
+    equal(ctypes.string_at(address, 2 * PAGE) == source.read(2 * PAGE), True,
+          "data in the mapping of freed memory")
+    equal(map_dm(context, handle, 2 * PAGE), -errno.EINVAL, "mapping of freed memory")
     other = alloc_dm(context, 2 * PAGE)
     equal(other, handle, "the handle of new memory")
-    fresh = mapped(context, other, 2 * PAGE)
-    equal(ctypes.string_at(fresh, 2 * PAGE), bytes(2 * PAGE), "new memory")
+    fresh = map_dm(context, other, 2 * PAGE)
+    equal(ctypes.string_at(fresh, 2 * PAGE), bytes(2 * PAGE), "content of new memory")
     ctypes.memset(fresh, 1, 2 * PAGE)
-    equal(ctypes.string_at(address, 2 * PAGE) == source.read(2 * PAGE), True, "the old mapping")
+    equal(ctypes.string_at(address, 2 * PAGE) == source.read(2 * PAGE), True,
+          "data in the old mapping")
     libc.munmap(address, 2 * PAGE)
     libc.munmap(fresh, 2 * PAGE)
-    again = mapped(context, other, 2 * PAGE)
-    equal(again > 0, True, "mapping it again")
+    again = map_dm(context, other, 2 * PAGE)
+    equal(again > 0, True, "second mapping")
     libc.munmap(again, 2 * PAGE)
     free_dm(context, other)
     # The end of a region ends the access of its peers.
@@ -332,28 +347,29 @@ def lifetime():
     region = hosts.region(dm, PAGE)
     rkey = region.rkey
     region.close()
-    equal(hosts.write((local[0], PAGE, local[2]), (0, rkey)), REFUSED, "write to a region that was there")
+    equal(hosts.write((local[0], PAGE, local[2]), (0, rkey)), REM_ACCESS_ERR,
+          "write to a deregistered region")
 
 
-@hosts_case("another context of the process's file imports it")
-def imports():
+@hosts_case("a context that shares the uverbs file can import device memory")
+def import_dm():
     context = Context(name=DEVICE)
     dm = DM(context, AllocDmAttr(PAGE + 8))
     imported = Context(cmd_fd=os.dup(context.cmd_fd))
     equal(errno_of_pyverbs(lambda: DM(imported, handle=dm.handle + 1)), errno.EINVAL, "an unknown handle")
     same = DM(imported, handle=dm.handle)
     dm.copy_to_dm(PAGE, b"original", 8)
-    equal(same.copy_from_dm(PAGE, 8), b"original", "what the importer sees")
+    equal(same.copy_from_dm(PAGE, 8), b"original", "data that the importer reads")
     same.copy_to_dm(0, b"imported", 8)
-    equal(dm.copy_from_dm(0, 8), b"imported", "what the importer wrote")
-    equal(errno_of_pyverbs(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "behind its pages")
+    equal(dm.copy_from_dm(0, 8), b"imported", "data that the importer wrote")
+    equal(code_of(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "errno of a copy beyond the pages")
     same.unimport()
-    equal(dm.copy_from_dm(0, 8), b"imported", "after the import's end")
+    equal(dm.copy_from_dm(0, 8), b"imported", "data after the end of the import")
     imported.close()
     dm.close()
 
 
-@hosts_case("a child process shares it")
+@hosts_case("a child process shares the mapping of device memory")
 def fork():
     hosts = Hosts()
     dm = hosts.memory(PAGE)
@@ -361,7 +377,7 @@ def fork():
     in_child(lambda: dm.copy_to_dm(8, b"children", 8))
     target, local, _ = hosts.known(PAGE)
     equal(hosts.read(local, (0, region.rkey)), SUCCESS, "read")
-    equal(target.read(8, 8), b"children", "what the child wrote")
+    equal(target.read(8, 8), b"children", "data that the child wrote")
 
 
 @contextlib.contextmanager
@@ -371,89 +387,91 @@ def process(body):
     reader, writer = os.pipe()
     child = start_child(lambda: body(writer))
     os.close(writer)
-    equal(os.read(reader, 1), b"x", "what the child says")
+    equal(os.read(reader, 1), b"x", "message of the child")
     os.close(reader)
     try:
         yield
     finally:
         os.kill(child, signal.SIGKILL)
-        equal(os.waitpid(child, 0)[1], signal.SIGKILL, "the child's end")
+        equal(os.waitpid(child, 0)[1], signal.SIGKILL, "status of the killed child")
 
 
-@hosts_case("a process dies with all of it in use")
-def dies():
+@hosts_case("device memory is freed when its process is killed during traffic")
+def killed_process():
     def body(writer):
         hosts = Hosts()
-        dm = hosts.memory(LARGEST)
-        region = hosts.region(dm, LARGEST)
-        fill_up(hosts.contexts[1:])
-        _, local, _ = hosts.known(LARGEST)
-        told = False
+        dm = hosts.memory(MAX_PIECE)
+        region = hosts.region(dm, MAX_PIECE)
+        allocate_all(hosts.contexts[1:])
+        _, local, _ = hosts.known(MAX_PIECE)
+        reported = False
         while hosts.write(local, (0, region.rkey)) == SUCCESS:
-            if not told:
+            if not reported:
                 os.write(writer, b"x")
-            told = True
+            reported = True
 
     context = Context(name=DEVICE)
     with process(body):
-        equal(errno_of(alloc_dm, context, 1), errno.ENOMEM, "while it lives")
-    pieces = fill_up([context])
-    equal(len(pieces), OF_USER // LARGEST, "pieces after its death")
+        equal(errno_of(alloc_dm, context, 1), errno.ENOMEM, "errno while the process lives")
+    pieces = allocate_all([context])
+    equal(len(pieces), USER_LIMIT // MAX_PIECE, "pieces after the end of the process")
 
 
-@hosts_case("a user has half of it, and others find room until all is taken")
-def users():
-    def of_another(writer):
+@hosts_case("a user gets half of the device memory, and other users get the rest")
+def quota_of_users():
+    def second_user(writer):
         become_nobody()
         context = Context(name=DEVICE)
-        pieces = fill_up([context])
-        equal(len(pieces), OF_USER // LARGEST, "pieces of another user")
+        pieces = allocate_all([context])
+        equal(len(pieces), USER_LIMIT // MAX_PIECE, "pieces of another user")
         os.write(writer, b"x")
         signal.pause()
 
-    def of_third(wanted):
+    def third_user(wanted):
         os.setresuid(1000, 1000, 1000)
-        equal(errno_of(alloc_dm, Context(name=DEVICE), 1), wanted, "a page of a third user")
+        equal(errno_of(alloc_dm, Context(name=DEVICE), 1), wanted,
+              "errno of one byte for a third user")
 
     context = Context(name=DEVICE)
-    equal(len(fill_up([context])), OF_USER // LARGEST, "pieces of root")
-    with process(of_another):
-        in_child(lambda: of_third(errno.ENOMEM))
-    in_child(lambda: of_third(0))
+    equal(len(allocate_all([context])), USER_LIMIT // MAX_PIECE, "pieces of root")
+    with process(second_user):
+        in_child(lambda: third_user(errno.ENOMEM))
+    in_child(lambda: third_user(0))
 
 
-@hosts_case("its pages are the memory of who allocated it")
-def charged():
+@hosts_case("device memory is charged to the memory cgroup of the process that allocates it")
+def charged_to_cgroup():
     group = memory_group("device-memory")
 
     def body(writer):
-        before = Context(name=DEVICE)
+        outside = Context(name=DEVICE)
         join(group)
-        within = Context(name=DEVICE)
-        equal(len(fill_up([within])), OF_CGROUP // LARGEST, "pieces of the cgroup")
-        equal(len(fill_up([before])), (OF_USER - OF_CGROUP) // LARGEST, "other pieces of the user")
+        inside = Context(name=DEVICE)
+        equal(len(allocate_all([inside])), CGROUP_LIMIT // MAX_PIECE, "pieces of the cgroup")
+        equal(len(allocate_all([outside])), (USER_LIMIT - CGROUP_LIMIT) // MAX_PIECE,
+              "pieces of the user outside the cgroup")
         os.write(writer, b"x")
         signal.pause()
 
     with process(body), open(f"{group}/memory.current", encoding="ascii") as current:
-        equal(int(current.read()) >= OF_USER, True, "bytes charged")
+        equal(int(current.read()) >= USER_LIMIT, True, "at least USER_LIMIT bytes are charged")
     remove_group(group)
 
 
-@hosts_case("the device goes, and what is mapped stays")
-def gone():
+@hosts_case("mappings of device memory outlive the device")
+def deleted_device():
     hosts = Hosts()
     context = hosts.contexts[1]
-    dm = hosts.memory(LARGEST)
-    region = hosts.region(dm, LARGEST)
-    _, local, _ = hosts.known(LARGEST)
+    dm = hosts.memory(MAX_PIECE)
+    region = hosts.region(dm, MAX_PIECE)
+    _, local, _ = hosts.known(MAX_PIECE)
     equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write")
     subprocess.run(["ip", "netns", "exec", "h1", "rdma", "link", "del", DEVICE], check=True)
-    equal(read(dm, LARGEST) == pattern(LARGEST), True, "what is mapped")
+    equal(read(dm, MAX_PIECE) == pattern(MAX_PIECE), True, "data in the mapping")
     dm.copy_to_dm(0, b"mine", 4)
-    equal(read(dm, 4), b"mine", "what is written there")
-    equal(errno_of(alloc_dm, context, 4), errno.EIO, "more")
-    equal(mapped(context, dm.handle, LARGEST), -errno.EIO, "mapping it again")
+    equal(read(dm, 4), b"mine", "data written through the mapping")
+    equal(errno_of(alloc_dm, context, 4), errno.EIO, "errno of an allocation")
+    equal(map_dm(context, dm.handle, MAX_PIECE), -errno.EIO, "another mapping")
 
 
 sys.exit(main())

@@ -7,7 +7,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-check "huge pages" wait_for 20 huge_pages
+check "8 huge pages" wait_for 20 huge_pages
 for driver in "" rrxe; do
 	echo "# through lib${driver:-rxe}"
 	env ${driver:+"RDMAV_DRIVERS=$driver"} \

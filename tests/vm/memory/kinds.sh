@@ -7,6 +7,8 @@ source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-check "huge pages" sh -c 'echo 8 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" -ge 4'
-python3 "$(dirname "$0")/kinds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "kinds.py exits with status 0" "status $?"
+check "at least 4 huge pages" \
+	sh -c 'echo 8 >/proc/sys/vm/nr_hugepages && test "$(cat /proc/sys/vm/nr_hugepages)" -ge 4'
+python3 "$(dirname "$0")/kinds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+	fail "kinds.py exits with status 0" "status $?"
 echo 0 >/proc/sys/vm/nr_hugepages

@@ -37,8 +37,8 @@ from pairs import (
 SEED = int(os.environ.get("SEED", "7"))
 
 
-@case("a region may start and end anywhere")
-def odd_region():
+@case("a region may start and end at any byte")
+def unaligned_region():
     pair = Pair()
     source, target = Buffer(5 * PAGE), Buffer(5 * PAGE)
     data = pattern(3 * PAGE + 77)
@@ -49,16 +49,17 @@ def odd_region():
     remote = (target.address + PAGE - 1, there.rkey)
     equal(pair.write(local, remote), e.IBV_WC_SUCCESS, "write")
     equal(target.read(len(data), PAGE - 1) == data, True, "data arrived")
-    equal(target.read(PAGE - 1), bytes(PAGE - 1), "memory before")
-    equal(target.read(100, PAGE - 1 + len(data)), bytes(100), "memory behind")
+    equal(target.read(PAGE - 1), bytes(PAGE - 1), "memory before the region")
+    equal(target.read(100, PAGE - 1 + len(data)), bytes(100), "memory behind the region")
     source.fill(bytes(len(data)), 13)
     equal(pair.read(local, remote), e.IBV_WC_SUCCESS, "read")
-    equal(source.read(len(data), 13) == data, True, "data came back")
+    equal(source.read(len(data), 13) == data, True, "data read back")
 
 
-@case("a peer gets nothing beyond a region")
-def beyond():
-    for distance, length in [(-1, 8), (93, 8), (100, 1), (0, 101), (-PAGE, 8), ((1 << 64) - 8, 8), (1 << 63, 8)]:
+@case("a peer's access outside a region is refused")
+def remote_bounds():
+    for distance, length in [(-1, 8), (93, 8), (100, 1), (0, 101), (-PAGE, 8), ((1 << 64) - 8, 8),
+                             (1 << 63, 8)]:
         pair = Pair()
         source, target = Buffer(PAGE), Buffer(3 * PAGE)
         here = register(pair.pd, source)
@@ -70,8 +71,8 @@ def beyond():
         equal(target.read(3 * PAGE), bytes(3 * PAGE), "memory")
 
 
-@case("an owner gets nothing beyond a region")
-def beyond_local():
+@case("a work request outside the owner's region is refused")
+def local_bounds():
     for distance, length in [(-1, 8), (93, 8), (0, 101)]:
         pair = Pair()
         source, target = Buffer(3 * PAGE), Buffer(PAGE)
@@ -82,7 +83,7 @@ def beyond_local():
         equal(got, e.IBV_WC_LOC_PROT_ERR, f"write of {length} at {distance}")
 
 
-@case("rights that were not granted are refused")
+@case("a peer's access without the right is refused")
 def rights():
     for access, opcode in [
         (LOCAL_WRITE, e.IBV_WR_RDMA_WRITE),
@@ -98,7 +99,7 @@ def rights():
         equal(got, e.IBV_WC_REM_ACCESS_ERR, f"access {access}, opcode {opcode}")
 
 
-@case("a READ into memory without local write is refused")
+@case("a READ into a region without local write access is refused")
 def read_only_target():
     pair = Pair()
     buffer = Buffer(PAGE)
@@ -107,15 +108,15 @@ def read_only_target():
     equal(got, e.IBV_WC_LOC_PROT_ERR, "status")
 
 
-@case("remote write without local write can't be registered")
-def inconsistent():
+@case("registration of remote write access without local write access fails")
+def inconsistent_rights():
     pair = Pair()
     buffer = Buffer(PAGE)
     for access in (REMOTE_WRITE, e.IBV_ACCESS_REMOTE_ATOMIC, REMOTE_WRITE | REMOTE_READ):
         equal(errno_of_pyverbs(register, pair.pd, buffer, access), errno.EINVAL, f"errno of access {access}")
 
 
-@case("memory that isn't mapped can't be registered")
+@case("registration of unmapped memory fails")
 def unmapped():
     pair = Pair()
     buffer = Buffer(4 * PAGE)
@@ -123,28 +124,31 @@ def unmapped():
     equal(errno_of_pyverbs(register, pair.pd, buffer), errno.EFAULT, "errno")
 
 
-@case("a key is worth nothing after deregistration")
-def stale():
+@case("a key is refused after deregistration")
+def stale_key():
     pair = Pair()
     buffer = Buffer(PAGE)
     here, there = register(pair.pd, buffer), register(pair.pd, buffer)
     rkey = there.rkey
-    equal(pair.write((buffer.address, 8, here.lkey), (buffer.address, rkey)), e.IBV_WC_SUCCESS, "before")
+    equal(pair.write((buffer.address, 8, here.lkey), (buffer.address, rkey)), e.IBV_WC_SUCCESS,
+          "write before deregistration")
     there.close()
     again = register(pair.pd, buffer)
-    equal(again.rkey != rkey, True, "a fresh key")
-    equal(pair.write((buffer.address, 8, here.lkey), (buffer.address, rkey)), e.IBV_WC_REM_ACCESS_ERR, "after")
+    equal(again.rkey != rkey, True, "the new region has another key")
+    equal(pair.write((buffer.address, 8, here.lkey), (buffer.address, rkey)),
+          e.IBV_WC_REM_ACCESS_ERR, "write after deregistration")
 
 
-@case("a key opens nothing in another protection domain")
+@case("a key of another protection domain is refused")
 def other_domain():
-    for mine in (True, False):
+    for local in (True, False):
         pair = Pair()
         foreign = PD(pair.context)
         buffer = Buffer(PAGE)
         own, other = register(pair.pd, buffer), register(foreign, buffer)
         lkey, rkey, wanted = (
-            (other.lkey, own.rkey, e.IBV_WC_LOC_PROT_ERR) if mine else (own.lkey, other.rkey, e.IBV_WC_REM_ACCESS_ERR)
+            (other.lkey, own.rkey, e.IBV_WC_LOC_PROT_ERR) if local
+            else (own.lkey, other.rkey, e.IBV_WC_REM_ACCESS_ERR)
         )
         equal(pair.write((buffer.address, 8, lkey), (buffer.address, rkey)), wanted, "status")
 
@@ -153,7 +157,8 @@ def kernel_memory():
     """Returns an address in the kernel's direct mapping of RAM."""
     with open("/proc/kcore", "rb") as core:
         header = core.read(64)
-        start, count = struct.unpack_from("=Q", header, 32)[0], struct.unpack_from("=H", header, 56)[0]
+        start = struct.unpack_from("=Q", header, 32)[0]
+        count = struct.unpack_from("=H", header, 56)[0]
         core.seek(start)
         segments = [struct.unpack("=IIQQQQQQ", core.read(56)) for _ in range(count)]
     # Fields of a segment (Elf64_Phdr): type, flags, offset, virtual and physical address, size in
@@ -164,7 +169,7 @@ def kernel_memory():
     return largest[3] + 4 * PAGE
 
 
-@case("the kernel's key of all memory is worth nothing to a process")
+@case("the kernel's key of all memory is refused to a process")
 def kernel_key():
     secret = kernel_memory()
     for local in (True, False):
@@ -180,31 +185,31 @@ def kernel_key():
         equal(buffer.read(PAGE), bytes(PAGE), "memory")
 
 
-@case("keys can't be guessed from one another")
-def unpredictable():
+@case("keys can't be predicted from other keys")
+def unpredictable_keys():
     pair = Pair()
     buffer = Buffer(PAGE)
-    for what, make in (
+    for name, make in (
         ("regions", lambda: register(pair.pd, buffer)),
         ("windows of type 1", lambda: MW(pair.pd, e.IBV_MW_TYPE_1)),
         ("windows of type 2", lambda: MW(pair.pd, e.IBV_MW_TYPE_2)),
     ):
-        kept = [make() for _ in range(64)]
-        keys = sorted(one.rkey for one in kept)
-        equal(len(set(keys)), 64, f"keys of {what}")
+        objects = [make() for _ in range(64)]
+        keys = sorted(each.rkey for each in objects)
+        equal(len(set(keys)), 64, f"different keys of {name}")
         gaps = {second - first for first, second in zip(keys, keys[1:])}
-        equal(len(gaps) > 60, True, f"gaps are irregular ({len(gaps)}, {what})")
-        equal(keys[-1] - keys[0] > 1 << 30, True, f"keys of {what} are spread, over 31 bits")
+        equal(len(gaps) > 60, True, f"differences between keys of {name} vary ({len(gaps)})")
+        equal(keys[-1] - keys[0] > 1 << 30, True, f"keys of {name} are spread over 31 bits")
 
 
-@case("a zero-length WRITE looks at no key")
-def empty():
+@case("a zero-length WRITE succeeds with any key")
+def zero_length_write():
     pair = Pair()
     equal(pair.write((0, 0, 0), (0x1234, 0xdead)), e.IBV_WC_SUCCESS, "status")
 
 
-@case("a region of more than 1 GiB")
-def large():
+@case("a region of more than 1 GiB serves its last byte and no further one")
+def large_region():
     pair = Pair()
     chunk, count = 4 << 20, 320
     fd = os.memfd_create("chunk")
@@ -217,9 +222,11 @@ def large():
     buffer.fill(pattern(64))
     here = register(pair.pd, buffer)
     last = start + chunk * count - 64
-    equal(pair.write((buffer.address, 64, here.lkey), (last, region.rkey)), e.IBV_WC_SUCCESS, "write at the end")
+    equal(pair.write((buffer.address, 64, here.lkey), (last, region.rkey)), e.IBV_WC_SUCCESS,
+          "write at the end")
     equal(ctypes.string_at(last, 64), pattern(64), "data at the end")
-    equal(pair.write((buffer.address, 65, here.lkey), (last, region.rkey)), e.IBV_WC_REM_ACCESS_ERR, "beyond")
+    equal(pair.write((buffer.address, 65, here.lkey), (last, region.rkey)), e.IBV_WC_REM_ACCESS_ERR,
+          "write beyond the end")
     region.close()
     libc.munmap(start, chunk * count)
     os.close(fd)
@@ -233,24 +240,25 @@ def pinned():
     region = register(pair.pd, buffer)
     equal(pinned_kib() - before, 10 * PAGE // 1024, "pinned KiB")
     region.close()
-    equal(pinned_kib(), before, "pinned KiB after")
+    equal(pinned_kib(), before, "pinned KiB after deregistration")
 
 
-@case("a CQ is as large as asked for, rounded up")
+@case("a CQ has at least the requested capacity, rounded up")
 def capacities():
     context = Context(name=DEVICE)
-    largest = context.query_device().max_cqe
-    equal(largest, (1 << 22) - 1, "the limit")
-    for asked, granted in [(1, 1), (2, 3), (3, 3), (4, 7), (1000, 1023), (32768, 65535), (largest, largest)]:
+    max_cqe = context.query_device().max_cqe
+    equal(max_cqe, (1 << 22) - 1, "max_cqe")
+    for asked, granted in [(1, 1), (2, 3), (3, 3), (4, 7), (1000, 1023), (32768, 65535),
+                           (max_cqe, max_cqe)]:
         cq = CQ(context, asked)
-        equal(cq.cqe, granted, f"entries for {asked}")
+        equal(cq.cqe, granted, f"capacity for {asked} entries")
         cq.close()
-    for asked in (0, largest + 1, (1 << 31) - 1):
-        equal(errno_of_pyverbs(CQ, context, asked), errno.EINVAL, f"errno for {asked}")
+    for asked in (0, max_cqe + 1, (1 << 31) - 1):
+        equal(code_of(CQ, context, asked), errno.EINVAL, f"errno for {asked} entries")
 
 
-@case("a CQ with thousands of completions changes its size, and keeps them in order")
-def resized():
+@case("a CQ keeps its completions in order when it is resized")
+def resized_cq():
     pair = Pair(depth=1024, cqe=4095)
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
@@ -261,7 +269,8 @@ def resized():
         end, last = time.monotonic() + PATIENCE, posted + count
         while posted < last:
             try:
-                pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), posted)
+                pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey),
+                          (buffer.address, region.rkey), posted)
                 posted += 1
                 end = time.monotonic() + PATIENCE
             except PyverbsRDMAError:  # the send queue is full: tries until requests have completed
@@ -272,11 +281,12 @@ def resized():
         end = time.monotonic() + PATIENCE
         while count:
             found, completions = pair.cqs[0].poll(min(count, 64))
-            equal([wc.wr_id for wc in completions], list(range(polled, polled + found)), "completions in order")
+            equal([wc.wr_id for wc in completions], list(range(polled, polled + found)),
+                  "completions in order")
             polled, count = polled + found, count - found
             if found:
                 end = time.monotonic() + PATIENCE
-            equal(time.monotonic() < end, True, "in time")
+            equal(time.monotonic() < end, True, "completions in time")
 
     for size in 60000, 5000, 4095, 32768:
         post(1000)
@@ -284,32 +294,34 @@ def resized():
         post(3700 - (posted - polled))
         # The requests that were posted last complete during the resize.
         pair.cqs[0].resize(size)
-        equal(pair.cqs[0].cqe >= size, True, "its size")
+        equal(pair.cqs[0].cqe >= size, True, "capacity after the resize")
         poll(1234)
-    equal(errno_of_pyverbs(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL, "too small")
+    equal(code_of(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL,
+          "errno of a resize below the number of completions")
     poll(posted - polled)
-    equal(pair.cqs[0].poll(1)[0], 0, "completions behind them")
+    equal(pair.cqs[0].poll(1)[0], 0, "further completions")
 
 
-@case("a CQ that overflows says so and breaks its QPs")
+@case("a CQ overflow raises an event and puts its QPs into the error state")
 def overflow():
     pair = Pair(cqe=3)
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
     for number in range(6):
-        pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), number)
+        pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey),
+                  (buffer.address, region.rkey), number)
     event = pair.context.get_async_event()
     equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
     event.ack()
     wait_for_state(pair.qps[0], e.IBV_QPS_ERR)
     count, completions = pair.cqs[0].poll(16)
     equal(count, 3, "completions that fitted")
-    equal([wc.wr_id for wc in completions], [0, 1, 2], "their order")
-    equal(pair.cqs[0].poll(16)[0], 0, "completions behind them")
+    equal([wc.wr_id for wc in completions], [0, 1, 2], "order of the completions")
+    equal(pair.cqs[0].poll(16)[0], 0, "further completions")
 
 
-@case("a CQ that overflows still tells what came before")
-def overflow_of_listener():
+@case("a CQ that overflows still delivers the notification of earlier completions")
+def overflow_with_notification():
     pair = Pair(peer_cqe=3, listens=True)
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
@@ -322,7 +334,8 @@ def overflow_of_listener():
     # notification is delivered.
     sends = [None]
     for number in reversed(range(6)):
-        sends.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[element], next_wr=sends[-1]))
+        sends.append(SendWR(wr_id=number, opcode=e.IBV_WR_SEND, num_sge=1, sg=[element],
+                            next_wr=sends[-1]))
     pair.qps[0].post_send(sends[-1])
     event = pair.context.get_async_event()
     equal(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
@@ -339,27 +352,29 @@ def to_init(qp):
     qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
 
 
-@case("a CQ that overflows breaks QPs that rest, and no others")
-def overflow_of_resting():
+@case("a CQ overflow puts idle QPs of the CQ into the error state, and no other QPs")
+def overflow_with_idle_qps():
     pair = Pair(cqe=3)
-    resting = Pair(beside=pair)
+    idle = Pair(beside=pair)
     buffer = Buffer(PAGE)
     region = register(pair.pd, buffer)
     kind = {"qp_type": e.IBV_QPT_RC, "cap": QPCap(max_send_wr=4, max_recv_wr=4)}
     # The send completions of this QP go to the CQ, its receive completions to another CQ.
-    half = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[1], **kind))
-    to_init(half)
-    half.post_recv(RecvWR(wr_id=77, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
+    half_user = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[1], **kind))
+    to_init(half_user)
+    half_user.post_recv(RecvWR(wr_id=77, num_sge=1, sg=[SGE(buffer.address, 8, region.lkey)]))
     for number in range(4):
-        pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey), (buffer.address, region.rkey), number)
-    for qp in (pair.qps[0], resting.qps[0], half):
-        wait_for_state(qp, e.IBV_QPS_ERR)
+        pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey),
+                  (buffer.address, region.rkey), number)
+    for qp in (pair.qps[0], idle.qps[0], half_user):
+        reaches(qp, e.IBV_QPS_ERR)
     count, completions = pair.cqs[1].poll(16)
-    equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)], "what was flushed")
-    equal(resting.state(1), e.IBV_QPS_RTS, "state of one that completes elsewhere")
+    equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)],
+          "flushed completions")
+    equal(idle.state(1), e.IBV_QPS_RTS, "state of a QP with another CQ")
     # A QP that is created after the overflow gets into the error state, too.
     late = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[0], **kind))
-    equal(state(late), e.IBV_QPS_RESET, "state of a new one")
+    equal(state(late), e.IBV_QPS_RESET, "state of a new QP")
     to_init(late)
     wait_for_state(late, e.IBV_QPS_ERR)
     events = [pair.context.get_async_event() for _ in range(5)]
@@ -388,24 +403,24 @@ def ring_mappings():
     return mappings, max(files)
 
 
-@case("a ring is mapped whole, shared, and where it was said to be")
-def ring_offsets():
+@case("a ring can be mapped only whole, shared and at its offset")
+def ring_mapping():
     context = Context(name=DEVICE)
     cq = CQ(context, 1000)
     mappings, fd = ring_mappings()
-    equal(len(mappings), 1, "mappings")
+    equal(len(mappings), 1, "mappings of device files")
     address, length, offset = mappings[0]
     second = map_memory(length, fd, offset)
-    equal(second > 0, True, f"second mapping ({second})")
-    equal(ctypes.string_at(second, 8), ctypes.string_at(address, 8), "geometry")
-    for what, got in [
+    equal(second > 0, True, f"address of the second mapping ({second})")
+    equal(ctypes.string_at(second, 8), ctypes.string_at(address, 8), "header of the ring")
+    for name, got in [
         ("a private mapping", map_memory(length, fd, offset, mmap.MAP_PRIVATE)),
-        ("a page more", map_memory(length + PAGE, fd, offset)),
-        ("from the second page on", map_memory(length - PAGE, fd, offset + PAGE)),
-        ("an offset that names nothing", map_memory(length, fd, offset + (1 << 30))),
-        ("an offset beyond 32 bits of pages", map_memory(length, fd, 1 << 50)),
+        ("a mapping one page too long", map_memory(length + PAGE, fd, offset)),
+        ("a mapping from the second page on", map_memory(length - PAGE, fd, offset + PAGE)),
+        ("a mapping at an unused offset", map_memory(length, fd, offset + (1 << 30))),
+        ("a mapping at an offset beyond 32 bits of pages", map_memory(length, fd, 1 << 50)),
     ]:
-        equal(got, -errno.EINVAL, what)
+        equal(got, -errno.EINVAL, name)
     libc.munmap(second, length)
     cq.close()
 
@@ -417,19 +432,20 @@ def ring_lifetime():
     (_, length, offset), = ring_mappings()[0]
     fd = os.dup(ring_mappings()[1])
     kept = map_memory(length, fd, offset)
-    geometry = ctypes.string_at(kept, 8)
+    ring_header = ctypes.string_at(kept, 8)
     cq.close()
-    equal(map_memory(length, fd, offset), -errno.EINVAL, "a mapping after the CQ is gone")
-    equal(ctypes.string_at(kept, 8), geometry, "the ring after the CQ is gone")
+    equal(map_memory(length, fd, offset), -errno.EINVAL, "mapping after the CQ was destroyed")
+    equal(ctypes.string_at(kept, 8), ring_header, "the ring after the CQ was destroyed")
     ctypes.memset(kept, 0xff, length)
-    in_child(lambda: equal(ctypes.string_at(kept + length - 8, 8), b"\xff" * 8, "the child's ring"))
+    in_child(lambda: equal(ctypes.string_at(kept + length - 8, 8), b"\xff" * 8,
+                           "the ring in a child process"))
     context.close()
     os.close(fd)
-    equal(ctypes.string_at(kept, 8), b"\xff" * 8, "the ring after the context is gone")
+    equal(ctypes.string_at(kept, 8), b"\xff" * 8, "the ring after the context was closed")
     libc.munmap(kept, length)
 
 
-def ring_doorbells(fd):
+def post_nothing(fd):
     """Makes the system call POST_SEND, without requests, on all QPs of a context.
 
     The driver then reads their rings. The library's own call would trust the content of the
@@ -444,24 +460,24 @@ def ring_doorbells(fd):
             pass  # the handle is not that of a QP
 
 
-@case("a process may write what it likes into its rings")
-def hostile_rings():
+@case("garbage in a process's rings does not affect other QPs")
+def garbage_in_rings():
     random.seed(SEED)
     victim = Pair()
     memory = Buffer(PAGE)
     memory.fill(pattern(PAGE))
     region = register(victim.pd, memory)
-    mine, _ = ring_mappings()
+    victim_rings, _ = ring_mappings()
     for _ in range(20):
         pair = Pair()
         mappings, fd = ring_mappings()
-        rings = [ring for ring in mappings if ring not in mine]
+        rings = [ring for ring in mappings if ring not in victim_rings]
         for _ in range(10):
             for address, length, _ in rings:
                 start = random.choice([0, 128, 256, 384])
                 garbage = random.randbytes(min(length - start, 4096))
                 ctypes.memmove(address + start, garbage, len(garbage))
-            ring_doorbells(fd)
+            post_nothing(fd)
         del pair
     equal(memory.read(PAGE) == pattern(PAGE), True, f"another QP's memory (seed {SEED})")
     local, remote = (memory.address, 8, region.lkey), (memory.address, region.rkey)
