@@ -128,11 +128,11 @@ def charged_chunks():
         join(group)
         pair = Pair()
         space, memory = MR(pair.pd, 0, ODP_ACCESS, implicit=True), sparse_memory(count)
-        _, (mine, _, lkey) = known(pair, PAGE)
+        _, (local_address, _, lkey) = known(pair, PAGE)
         before = charged()
         # A peer writes, so a kernel thread of the process faults the memory in.
         for at in range(memory.address, memory.address + memory.length, CHUNK):
-            equal(pair.write((mine, 8, lkey), (at, space.rkey)), SUCCESS, "write")
+            equal(pair.write((local_address, 8, lkey), (at, space.rkey)), SUCCESS, "write")
         # Each chunk takes a page of entries and a page of a page table. The kernel sums up the
         # counters of its CPUs from time to time only.
         becomes(lambda: charged() - before > count * PAGE * 3 // 2, True,
@@ -347,18 +347,18 @@ def unanswered_process(groups, uid, work, faults):
 
 
 def advise_absent(address, region, pair):
-    """Advises the stuck memory more often than a work queue has threads."""
+    """Advises the absent memory 1100 times. The driver queues 16 pieces per memory cgroup."""
     for _ in range(1100):
         advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0, [(address, 8, region.lkey)])
 
 
 def write_from_qps(count):
-    """Returns a function that posts a WRITE to the stuck memory on `count` QPs of one context."""
+    """Returns a function that posts WRITEs to the absent memory on `count` QPs of one context."""
     def work(address, region, pair):
         pairs_ = [pair] + [Pair(beside=pair) for _ in range(count - 1)]
-        _, local = register_filled_buffer(pair, PAGE)
-        for one in pairs_:
-            one.post(e.IBV_WR_RDMA_WRITE, local, (address, region.rkey))
+        _, local = known(pair, PAGE)
+        for each in pairs_:
+            each.post(e.IBV_WR_RDMA_WRITE, local, (address, region.rkey))
         return pairs_
     return work
 
@@ -487,12 +487,12 @@ def forbidden_fault():
     _, local = known(first, PAGE)
     second, memory = Pair(), Private(4 * PAGE)
     region, other = register(second.pd, memory, ODP_ACCESS), PD(second.context)
-    _, mine = known(second, PAGE)
+    _, second_local = known(second, PAGE)
     blockers = [first] + [Pair(beside=first) for _ in range(userfault.FAULT_THREADS - 1)]
     for pair in blockers:
         pair.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
         userfault.await_fault(fd)  # the page fault occupies a thread of the process
-    second.post(e.IBV_WR_RDMA_WRITE, mine, (memory.address, region.rkey))
+    second.post(e.IBV_WR_RDMA_WRITE, second_local, (memory.address, region.rkey))
     time.sleep(1)  # the packet finds the memory absent, and its page fault waits for a thread
     rereg(second.context, region, CHANGE_PD, pd=other)
     os.close(fd)

@@ -35,9 +35,10 @@ MAX_PERIOD = 0.065535
 def moderate(context, count, period):
     """Moderates both CQs of a pair. pyverbs doesn't give their handles, so all handles below 16 are
     tried."""
-    made = [uverbs.errno_of(uverbs.modify_cq, context, handle, count,
-                            period) for handle in range(16)]
-    equal(made.count(0), 2, f"two handles of CQs in {made}")
+    errnos = [
+        uverbs.errno_of(uverbs.modify_cq, context, handle, count, period) for handle in range(16)
+    ]
+    equal(errnos.count(0), 2, f"number of handles that are CQs, errnos {errnos}")
 
 
 def event_files():

@@ -68,8 +68,7 @@ class Hosts(Pair):
         gids = [context.query_gid(1, index) for context, index in zip(self.contexts, indices)]
         for here, there in (0, 1), (1, 0):
             connect(self.contexts[here], self.qps[here], self.qps[there].qp_num,
-                    gid_index=indices[here],
-                    dgid=gids[there])
+                    gid_index=indices[here], dgid=gids[there])
 
     def memory(self, length, side=1):
         """Returns new device memory of DEVICE, or of the device `side`."""

@@ -5,9 +5,9 @@
 
 The driver either serves accesses to a kind of memory, or refuses them with the right status or
 errno. Documentation/safety.rst, "Memory that a region may lie over", gives the reason for each
-kind. Each case tries pinned and on-demand regions, accesses by a peer and by the owner of the
-memory, and advice (`ibv_advise_mr()`). Two RC QPs of DEVICE are connected in one process (loopback,
-by entry GID-INDEX of the GID table).
+kind. The cases try pinned and on-demand regions, accesses by a peer and by the owner of the memory,
+and advice (`ibv_advise_mr()`). Each use has two RC QPs of DEVICE, connected in one process
+(loopback, by entry GID-INDEX of the GID table).
 """
 
 import ctypes
@@ -342,7 +342,7 @@ def protected():
     check_served_odp_and_pinned(memory)
 
 
-@case("memory of a userfaultfd for user mode only is refused until it is present")
+@case("absent or write-protected pages of a user-mode-only userfaultfd are refused")
 def served_by_userfaultfd():
     fd = userfault.open_faults(userfault.USER_MODE_ONLY)
     # The page fault of a peer's access to the first page also faults the following 64 KiB in

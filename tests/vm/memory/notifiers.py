@@ -58,11 +58,11 @@ TIMEOUT = 240 if IS_DEBUG_KERNEL else 80
 # thread would wait for the interpreter lock between two calls, and leave moments without an
 # invalidation.
 INVALIDATE = (
-    b"\x48\xbe" + struct.pack("=Q", LENGTH)  # mov rsi, LENGTH
+    b"\x48\xbe" + struct.pack("=Q", LENGTH)   # mov rsi, LENGTH
     + b"\xba" + struct.pack("=I", MADV_FREE)  # mov edx, MADV_FREE
-    + b"\xb8" + struct.pack("=I", 28)        # again: mov eax, SYS_madvise
-    + b"\x0f\x05"                            # syscall
-    + b"\xeb\xf7"                            # jmp again
+    + b"\xb8" + struct.pack("=I", 28)         # again: mov eax, SYS_madvise
+    + b"\x0f\x05"                             # syscall
+    + b"\xeb\xf7"                             # jmp again
 )
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -197,7 +197,7 @@ def wait_for_exit(child, label, progress=None):
 
 
 def blocked_threads():
-    """Returns the numbers of the threads that wait for invalidations of a process."""
+    """Returns the thread IDs of the tasks that wait for invalidations of a process."""
     workers = [name for name in os.listdir("/proc") if name.isdigit()]
     return [name for name in workers if "mmu_interval_notifier_remove" in kernel_stack(name)]
 

@@ -102,7 +102,7 @@ def owner_access():
         other.fill(pattern(length))
 
 
-@case("SEND from absent memory into a receive of absent memory")
+@case("a SEND from absent memory arrives in absent memory of the receiver")
 def send_and_receive():
     length = 300000
     pair = Pair()
@@ -345,19 +345,19 @@ def same_pages():
     writable.close()
     equal(present_pages(memory), 4, "pages present after the end of a region")
     check_refused("read", memory.address, SimpleNamespace(rkey=key),
-            "a read through the deregistered region")
+                  "a read through the deregistered region")
     equal(pair.read((local_address, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS,
           "read through the other region")
     # The process gives up its right to write to the pages. Reads still succeed.
     libc.mprotect(memory.address, memory.length, mmap.PROT_READ)
     check_refused("write", memory.address + PAGE, within,
-            "a write to memory that the process has write-protected")
+                  "a write to memory that the process has write-protected")
     equal(pair.read((local_address, 4 * PAGE, lkey), (memory.address, read_only.rkey)), SUCCESS,
           "read of protected pages")
     equal(buffer.read(4 * PAGE) == pattern(4 * PAGE), True, "data of protected pages")
 
 
-@case("regions with an iova and zero-based regions")
+@case("peers address a region by its iova, and a zero-based region from 0")
 def iova_and_zero_based():
     pair = Pair()
     memory = DroppableMemory(4 * PAGE)
@@ -512,7 +512,7 @@ def churn():
     os.close(fd)
 
 
-@case("a process exits while a WRITE to its on-demand memory is in progress")
+@case("a process can exit while a WRITE to its on-demand memory is in progress")
 def process_exit():
     def exit_process(kind):
         pair = Pair()
@@ -543,7 +543,7 @@ def late_packets():
     remote = register(pair.pd, target, ODP_ACCESS)
     pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey),
               (target.address, remote.rkey))
-    os.read(faults, 32)  # the page fault of the first packet has begun
+    os.read(faults, 32)  # struct uffd_msg: the page fault of the first packet has begun
     region.close()
     source.fill(new * length)
     os.close(faults)
@@ -590,6 +590,7 @@ def flushed(cq, count):
 def flush_while_parked():
     # More requests in each queue than one run of the QP's engine flushes.
     depth = 100
+    # 0: the requester is parked, as its local memory is absent. 1: the responder is parked.
     for parked in (0, 1):
         pair = Pair(depth=depth, cqe=4 * depth, peer_cqe=4 * depth)
         absent, faults = pairs.unanswered(PAGE)
