@@ -36,8 +36,9 @@ from cgroups import join, memory_group, remove_group
 from cpu_time import softirqs_during
 from kprobes import KprobeCounter
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, equal,
-    in_child, known, libc, main, present_pages, register, start_child, unanswered,
+    ALL, IS_DEBUG_KERNEL, NOBODY, PAGE, Pair, PrivateBuffer, become_nobody, case, equal, in_child,
+    libc, main, memory_with_unserved_faults, present_pages, register, register_filled_buffer,
+    start_child, wait_until_equal,
 )
 from uverbs import CHANGE_PD, advise_mr, errno_of, rereg
 
@@ -56,7 +57,7 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 def sparse_memory(count):
     """Returns memory of `count` chunks. One small page of each is to be used."""
-    memory = Private(count * CHUNK, mmap.MAP_PRIVATE | MAP_NORESERVE)
+    memory = PrivateBuffer(count * CHUNK, mmap.MAP_PRIVATE | MAP_NORESERVE)
     libc.madvise(memory.address, memory.length, MADV_NOHUGEPAGE)
     return memory
 
@@ -89,7 +90,7 @@ def many_chunks():
         os.kill(child, 9)
         os.waitpid(child, 0)
         took = time.monotonic() - begin
-        becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True,
+        wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove") >= count, True,
                 "all chunks are freed")
         waits = calls.count("synchronize_rcu_expedited")
     print(f"# {waits} expedited grace periods, {took:.3f} s")
@@ -106,10 +107,10 @@ def empty_chunks():
             fault_in_each_chunk(pair, space, memory)
             libc.munmap(memory.address, memory.length)
             # This memory takes the addresses, so that the next round gets others.
-            Private(memory.length, mmap.MAP_PRIVATE | MAP_NORESERVE)
+            PrivateBuffer(memory.length, mmap.MAP_PRIVATE | MAP_NORESERVE)
         made = calls.count("mmu_interval_notifier_insert")
         # A work item frees the chunks.
-        becomes(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True,
+        wait_until_equal(lambda: made - calls.count("mmu_interval_notifier_remove") <= 250, True,
                 "at most 250 chunks are left")
         print(f"# {made} chunks created, {calls.count('mmu_interval_notifier_remove')} freed")
     equal(made >= 200, True, f"enough chunks created ({made})")
@@ -128,14 +129,14 @@ def charged_chunks():
         join(group)
         pair = Pair()
         space, memory = MR(pair.pd, 0, ODP_ACCESS, implicit=True), sparse_memory(count)
-        _, (local_address, _, lkey) = known(pair, PAGE)
+        _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
         before = charged()
         # A peer writes, so a kernel thread of the process faults the memory in.
         for at in range(memory.address, memory.address + memory.length, CHUNK):
             equal(pair.write((local_address, 8, lkey), (at, space.rkey)), SUCCESS, "write")
         # Each chunk takes a page of entries and a page of a page table. The kernel sums up the
         # counters of its CPUs from time to time only.
-        becomes(lambda: charged() - before > count * PAGE * 3 // 2, True,
+        wait_until_equal(lambda: charged() - before > count * PAGE * 3 // 2, True,
                 "enough bytes are charged")
         print(f"# {count} chunks and page tables: {charged() - before} bytes")
 
@@ -150,7 +151,7 @@ def not_preempted():
     # `walk` is called without the lock.
     walk = "hmm_range_fault_unlocked_timeout"
     store, remove = "copy_from_kernel_nofault", "set_page_dirty"
-    pair, memory = Pair(), Private(16 * PAGE)
+    pair, memory = Pair(), PrivateBuffer(16 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
 
     def fault_in_and_drop():
@@ -195,7 +196,7 @@ def large_region():
 
     def work():
         join(group)
-        pair, memory = Pair(), Private(length, mmap.MAP_PRIVATE | MAP_NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(length, mmap.MAP_PRIVATE | MAP_NORESERVE)
         libc.madvise(memory.address, length, MADV_NOHUGEPAGE)
         bytes_before, time_before = charged(), fastest_invalidation(memory.address)
         region = register(pair.pd, memory, ODP_ACCESS)
@@ -233,7 +234,7 @@ def failed_faults():
 @case("regions over the same memory share their MMU notifiers")
 def shared_notifiers():
     def work():
-        pair, memory = Pair(), Private(4 * PAGE)
+        pair, memory = Pair(), PrivateBuffer(4 * PAGE)
         with KprobeCounter("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
             accesses = (ODP_ACCESS, e.IBV_ACCESS_ON_DEMAND) * 100
             regions = [register(pair.pd, memory, access) for access in accesses]
@@ -252,7 +253,7 @@ def shared_notifiers():
             equal(calls.count("mmu_interval_notifier_remove"), 0,
                   "notifiers removed before the last region ended")
             regions[0].close()
-            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made,
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove"), made,
                     "notifiers removed after the last region ended")
 
     in_child(work)
@@ -276,7 +277,7 @@ def last_region():
                 region.close()
             print(f"# {taken()} mutexes, {tried()} attempts")
             equal(0 < taken() + tried() < count // 10, True, f"few mutexes ({taken()}, {tried()})")
-            becomes(lambda: calls.count("mmu_interval_notifier_remove") >= count, True,
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove") >= count, True,
                     "all chunks are freed")
 
     in_child(work)
@@ -285,7 +286,7 @@ def last_region():
 @case("all chunks are freed after regions were registered and deregistered")
 def repeated_registration():
     def work():
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         with KprobeCounter("mmu_interval_notifier_insert", "mmu_interval_notifier_remove") as calls:
             for _ in range(300):
                 region = register(pair.pd, memory, ODP_ACCESS)
@@ -295,7 +296,7 @@ def repeated_registration():
             made = calls.count("mmu_interval_notifier_insert")
             print(f"# {made} chunks created")
             equal(made > 0, True, "chunks are created")
-            becomes(lambda: calls.count("mmu_interval_notifier_remove"), made,
+            wait_until_equal(lambda: calls.count("mmu_interval_notifier_remove"), made,
                     "all chunks are freed")
 
     in_child(work)
@@ -315,7 +316,7 @@ def unanswered_process(groups, uid, work, faults):
     names = [memory_group(f"stuck{number}") for number in range(groups)]
 
     def run_child():
-        memory, fd = unanswered(64 * PAGE)
+        memory, fd = memory_with_unserved_faults(64 * PAGE)
         kept = []
         for name in names:
             join(name)
@@ -356,7 +357,7 @@ def write_from_qps(count):
     """Returns a function that posts WRITEs to the absent memory on `count` QPs of one context."""
     def work(address, region, pair):
         pairs_ = [pair] + [Pair(beside=pair) for _ in range(count - 1)]
-        _, local = known(pair, PAGE)
+        _, local = register_filled_buffer(pair, PAGE)
         for each in pairs_:
             each.post(e.IBV_WR_RDMA_WRITE, local, (address, region.rkey))
         return pairs_
@@ -365,9 +366,9 @@ def write_from_qps(count):
 
 def check_other_process():
     """Fails unless a peer can write to absent memory of the calling process."""
-    pair, memory = Pair(), Private(4 * PAGE)
+    pair, memory = Pair(), PrivateBuffer(4 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
-    _, local = known(pair, PAGE)
+    _, local = register_filled_buffer(pair, PAGE)
     equal(pair.write(local, (memory.address, region.rkey)), SUCCESS,
           "write to memory of another process")
 
@@ -388,7 +389,7 @@ def module_removal():
         os.kill(child, 9)
         equal(os.waitpid(child, 0)[1], 9, "status of the killed child")
         # Objects of earlier cases may end, and drop their references, only now.
-        becomes(lambda: module_references() <= before, True, "references to the module end")
+        wait_until_equal(lambda: module_references() <= before, True, "references to the module end")
 
 
 @case("advice on memory that stays absent delays no other process")
@@ -397,13 +398,13 @@ def stuck_advice():
         KprobeCounter("hmm_range_fault_unlocked_timeout") as calls,
         unanswered_process(1, 0, advise_absent, 1),
     ):
-        pair, memory = Pair(), Private(4 * PAGE)
+        pair, memory = Pair(), PrivateBuffer(4 * PAGE)
         region = register(pair.pd, memory, ODP_ACCESS)
         memory.fill(b"x")
         libc.madvise(memory.address, memory.length, MADV_DONTNEED)
         advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0,
                   [(memory.address, memory.length, region.lkey)])
-        becomes(lambda: present_pages(memory), 4, "pages present after advice of another process")
+        wait_until_equal(lambda: present_pages(memory), 4, "pages present after advice of another process")
         count = calls.count("hmm_range_fault_unlocked_timeout")
         # One walk for the advice that is stuck. At least one for the advice that was followed: a
         # walk is repeated if the mappings change.
@@ -425,10 +426,10 @@ def stuck_faults():
 
 @case("page faults that wait for a thread of their process are served later")
 def queued_faults():
-    memory, fd = unanswered(PAGE)
+    memory, fd = memory_with_unserved_faults(PAGE)
     first = Pair()
     region = register(first.pd, memory, ODP_ACCESS)
-    _, local = known(first, PAGE)
+    _, local = register_filled_buffer(first, PAGE)
     every = [first] + [Pair(beside=first) for _ in range(39)]
     for number, pair in enumerate(every):
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey), number)
@@ -458,9 +459,9 @@ def withdrawn_faults():
 
     def work():
         join(group)
-        (memory, fd), first = unanswered(PAGE), Pair()
+        (memory, fd), first = memory_with_unserved_faults(PAGE), Pair()
         region = register(first.pd, memory, ODP_ACCESS)
-        _, local = known(first, PAGE)
+        _, local = register_filled_buffer(first, PAGE)
         before = charged()
         every = [Pair(beside=first) for _ in range(count)]
         for pair in every:
@@ -474,7 +475,7 @@ def withdrawn_faults():
             for qp in pair.qps:
                 qp.close()
         print(f"# {2 * count} QPs: {most} bytes, and {charged() - before} when they are destroyed")
-        becomes(lambda: charged() - before < most // 8, True, "the memory of the QPs is freed")
+        wait_until_equal(lambda: charged() - before < most // 8, True, "the memory of the QPs is freed")
 
     in_child(work)
     remove_group(group)
@@ -482,12 +483,12 @@ def withdrawn_faults():
 
 @case("a page fault that waits is not served if its access is no longer permitted")
 def forbidden_fault():
-    first, (blocker, fd) = Pair(), unanswered(PAGE)
+    first, (blocker, fd) = Pair(), memory_with_unserved_faults(PAGE)
     blocked = register(first.pd, blocker, ODP_ACCESS)
-    _, local = known(first, PAGE)
-    second, memory = Pair(), Private(4 * PAGE)
+    _, local = register_filled_buffer(first, PAGE)
+    second, memory = Pair(), PrivateBuffer(4 * PAGE)
     region, other = register(second.pd, memory, ODP_ACCESS), PD(second.context)
-    _, second_local = known(second, PAGE)
+    _, second_local = register_filled_buffer(second, PAGE)
     blockers = [first] + [Pair(beside=first) for _ in range(userfault.FAULT_THREADS - 1)]
     for pair in blockers:
         pair.post(e.IBV_WR_RDMA_WRITE, local, (blocker.address, blocked.rkey))
@@ -508,7 +509,7 @@ def forbidden_fault():
 @case("memory is faulted in by pieces of 1 MiB at most")
 def pieces():
     pair, count = Pair(), 32
-    memory = Private(count << 20)
+    memory = PrivateBuffer(count << 20)
     regions = [register(pair.pd, memory, ODP_ACCESS), MR(pair.pd, 0, ODP_ACCESS, implicit=True)]
     for region in regions:
         with KprobeCounter("hmm_range_fault_unlocked_timeout") as calls:
@@ -523,7 +524,7 @@ def killed_advice():
     ours, theirs = os.pipe()
 
     def advise():
-        pair, memory = Pair(), Private(256 << 20)
+        pair, memory = Pair(), PrivateBuffer(256 << 20)
         region = register(pair.pd, memory, ODP_ACCESS)
         sge = (memory.address, memory.length, region.lkey)
         # The advice covers nearly 1 TiB and takes minutes.

@@ -30,7 +30,8 @@ import extension
 from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, LOCAL_WRITE, PAGE, REMOTE_READ, Buffer, Pair, become_nobody, case,
-    code_of, connect, equal, in_child, libc, main, map_memory, pattern, register, start_child,
+    connect, equal, errno_of_pyverbs, in_child, libc, main, map_memory, pattern, register,
+    start_child,
 )
 from uverbs import alloc_dm, errno_of, free_dm
 
@@ -257,7 +258,7 @@ def invalid():
     ):
         seen = errno_of_pyverbs(DMMR, hosts.pds[1], length, access | ZERO_BASED, dm, offset)
         equal(seen, wanted, f"region of {length} bytes at {offset} with rights {access:#x}")
-    equal(code_of(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
+    equal(errno_of_pyverbs(DMMR, hosts.pds[1], 8, ALL, dm, 0), errno.EINVAL,
           "a region that isn't zero-based")
     for offset, length, wanted in (
         (0, 104, errno.EINVAL), (100, 4, errno.EINVAL), (2, 4, errno.EINVAL), (0, 2, errno.EINVAL),
@@ -361,7 +362,7 @@ def import_dm():
     equal(same.copy_from_dm(PAGE, 8), b"original", "data that the importer reads")
     same.copy_to_dm(0, b"imported", 8)
     equal(dm.copy_from_dm(0, 8), b"imported", "data that the importer wrote")
-    equal(code_of(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "errno of a copy beyond the pages")
+    equal(errno_of_pyverbs(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "errno of a copy beyond the pages")
     same.unimport()
     equal(dm.copy_from_dm(0, 8), b"imported", "data after the end of the import")
     imported.close()

@@ -208,7 +208,7 @@ def by_library():
 def atomic():
     pair, buffer = Pair(), Udmabuf(PAGE)
     region, iova = register_dmabuf(pair, buffer)
-    old, local = known(pair, 8, fill=False)
+    old, local = register_filled_buffer(pair, 8, fill=False)
     buffer.fill(struct.pack("=Q", 40), 8)
     wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(*local)])
     wr.set_wr_atomic(region.rkey, iova + 8, 2, 0)
@@ -231,7 +231,7 @@ def refused_accesses():
     ]:
         pair = Pair()
         region, iova = register_dmabuf(pair, buffer, access, offset=PAGE + 7, length=length)
-        _, (at, _, key) = known(pair, length + PAGE)
+        _, (at, _, key) = register_filled_buffer(pair, length + PAGE)
         seen = getattr(pair, opcode)((at, count, key), (iova + offset, region.rkey))
         equal(seen, wanted, f"{opcode} {count} bytes at {offset} with rights {access:#x}")
         region.close()
@@ -239,7 +239,7 @@ def refused_accesses():
     # The owner's QP may not write to the region either.
     pair = Pair()
     region, iova = register_dmabuf(pair, buffer, REMOTE_READ)
-    source, _ = known(pair, 8)
+    source, _ = register_filled_buffer(pair, 8)
     status = pair.read((iova, 8, region.lkey), (source.address, pair.kept[0].rkey))
     equal(status, LOC_PROT_ERR, "read into a read-only region")
     region.close()
@@ -279,7 +279,7 @@ def read_only_file():
           "errno of registration for writing")
     equal(references(number), 1, "references after the refusal")
     region = reg_dmabuf_mr(*arguments, REMOTE_READ)
-    target, local = known(pair, PAGE)
+    target, local = register_filled_buffer(pair, PAGE)
     equal(pair.read(local, (IOVA, region.rkey)), SUCCESS, "read")
     equal(target.read(PAGE), bytes(PAGE), "fresh memory of the heap")
     equal(errno_of(rereg, pair.context, region, CHANGE_ACCESS, 0, 0, 0, None, ALL),
@@ -312,7 +312,7 @@ def ends_in_use():
     for _ in range(8):
         pair = Pair(depth=16)
         region, iova = register_dmabuf(pair, buffer)
-        _, local = known(pair, length)
+        _, local = register_filled_buffer(pair, length)
         for number in range(8):
             pair.post(e.IBV_WR_RDMA_WRITE, local, (iova, region.rkey), number)
         ending = threading.Thread(target=region.close)
@@ -336,7 +336,7 @@ def killed_process():
     def work():
         pair, buffer = Pair(), Udmabuf(length)
         region, iova = register_dmabuf(pair, buffer)
-        _, (at, _, key) = known(pair, 1 << 20)
+        _, (at, _, key) = register_filled_buffer(pair, 1 << 20)
         os.write(writer, struct.pack("=Q", inode(buffer.fd)))
         while pair.write((at, 1 << 20, key), (iova, region.rkey)) == SUCCESS:
             pass
@@ -348,7 +348,7 @@ def killed_process():
     equal(references(number), 2, "references of the file and of the region")
     os.kill(child, 9)
     os.waitpid(child, 0)
-    becomes(lambda: references(number), 0, "references after the end of the process")
+    wait_until_equal(lambda: references(number), 0, "references after the end of the process")
 
 
 @case("no DMA-BUF and no attachment is left after all cases")

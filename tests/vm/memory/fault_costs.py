@@ -28,8 +28,8 @@ from cgroups import join, make_group, remove_group
 from cpu_time import packets_sent_by_items, worker_ticks
 from kprobes import KprobeCounter
 from pairs import (
-    ALL, NOBODY, PAGE, Pair, Private, become_nobody, becomes, case, code_of, equal, in_child, known,
-    main, register, start_child,
+    ALL, NOBODY, PAGE, Pair, PrivateBuffer, become_nobody, case, equal, errno_of_pyverbs, in_child,
+    main, register, register_filled_buffer, start_child, wait_until_equal,
 )
 from userfault import FAULT_THREADS, await_fault, open_faults_of, serve_zeros
 from uverbs import IoctlMr, advise_mr, reg_mr
@@ -66,16 +66,16 @@ def thread_of_the_process():
     def work():
         become_nobody()
         equal(fault_threads(), [], "threads before the first registration")
-        pair, memory = Pair(), Private(PAGE)
+        pair, memory = Pair(), PrivateBuffer(PAGE)
         regions = [register(pair.pd, memory, ODP_ACCESS), MR(pair.pd, 0, ODP_ACCESS, implicit=True)]
         equal(fault_threads(), [NOBODY], "users of the threads")
         # While one thread runs a job, another thread waits for the next job.
-        equal(pair.write(known(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS,
+        equal(pair.write(register_filled_buffer(pair, PAGE)[1], (memory.address, regions[0].rkey)), SUCCESS,
               "write to absent memory")
         equal(fault_threads(), [NOBODY, NOBODY], "users of the threads")
         for region in regions:
             region.close()
-        becomes(fault_threads, [], "threads after the end of the regions")
+        wait_until_equal(fault_threads, [], "threads after the end of the regions")
 
     in_child(work)
 
@@ -87,7 +87,7 @@ def no_thread():
         pair, memory = Pair(), PrivateBuffer(PAGE)
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
         for _ in range(2):
-            equal(code_of(register, pair.pd, memory, ODP_ACCESS), errno.EAGAIN,
+            equal(errno_of_pyverbs(register, pair.pd, memory, ODP_ACCESS), errno.EAGAIN,
                   "errno of registration")
         register(pair.pd, memory, ALL)
 
@@ -97,12 +97,12 @@ def no_thread():
 @case("up to 15 unanswered page faults of a process delay no other page fault")
 def unanswered_faults():
     def work():
-        unanswered, memory = Private(PAGE), Private(PAGE)
-        faults = faults_of(unanswered)
+        unanswered, memory = PrivateBuffer(PAGE), PrivateBuffer(PAGE)
+        faults = open_faults_of(unanswered)
         first = Pair()
         unanswered_region = register(first.pd, unanswered, ODP_ACCESS)
         region = register(first.pd, memory, ODP_ACCESS)
-        _, local = known(first, PAGE)
+        _, local = register_filled_buffer(first, PAGE)
         waiting = [Pair(beside=first) for _ in range(FAULT_THREADS + 4)]
         for pair in waiting[: FAULT_THREADS - 1]:
             pair.post(e.IBV_WR_RDMA_WRITE, local, (unanswered.address, unanswered_region.rkey))
@@ -113,7 +113,7 @@ def unanswered_faults():
             pair.post(e.IBV_WR_RDMA_WRITE, local, (unanswered.address, unanswered_region.rkey))
         await_fault(faults)
         equal(len(fault_threads()), FAULT_THREADS, "threads")
-        give_zeros(faults, unanswered.address, PAGE)
+        serve_zeros(faults, unanswered.address, PAGE)
         for _ in waiting:
             equal(first.status(), SUCCESS, "write that waited for its page fault")
 
@@ -164,7 +164,7 @@ def cpu_quota():
 
     child = start_child(work)
     with KprobeCounter(WALK) as calls:
-        becomes(lambda: calls.count(WALK) > 0, True, "advice is followed")
+        wait_until_equal(lambda: calls.count(WALK) > 0, True, "advice is followed")
     before = used()
     time.sleep(seconds)
     took = used() - before
@@ -178,14 +178,14 @@ def cpu_quota():
 @case("advice is not followed after its process has ended")
 def end_of_process():
     def work():
-        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | MAP_NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(16 * GIB, mmap.MAP_PRIVATE | MAP_NORESERVE)
         region = register(pair.pd, memory, ODP_ACCESS)
         # 16 GiB are more than the memory of the machine.
         for first in range(16):
             address = memory.address + first * GIB
             advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0, [(address, GIB, region.lkey)])
         with KprobeCounter(WALK) as calls:
-            becomes(lambda: calls.count(WALK) > 0, True, "advice is followed")
+            wait_until_equal(lambda: calls.count(WALK) > 0, True, "advice is followed")
         # The process exits without closing any object.
         os._exit(0)
 
@@ -198,7 +198,7 @@ def end_of_process():
 @case("advice is not followed after execve() of its process")
 def execve():
     def work():
-        pair, memory = Pair(), Private(16 * GIB, mmap.MAP_PRIVATE | MAP_NORESERVE)
+        pair, memory = Pair(), PrivateBuffer(16 * GIB, mmap.MAP_PRIVATE | MAP_NORESERVE)
         os.set_inheritable(pair.context.cmd_fd, True)
         region = register(pair.pd, memory, ODP_ACCESS)
         advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0,
@@ -206,7 +206,7 @@ def execve():
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(2)"])
 
     child = start_child(work)
-    becomes(lambda: Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"sleep(2)\0"), True,
+    wait_until_equal(lambda: Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"sleep(2)\0"), True,
             "the other program runs")
     with KprobeCounter(WALK) as calls:
         time.sleep(1)
@@ -239,7 +239,7 @@ def concurrent_registrations():
         while rounds < 40 and calls.count(create) == rounds:
             in_child(work)
             rounds += 1
-        becomes(lambda: calls.count(stop), calls.count(create), "number of threads that have ended")
+        wait_until_equal(lambda: calls.count(stop), calls.count(create), "number of threads that have ended")
 
     with KprobeCounter(create, stop) as calls:
         callers = [thread for name, thread in calls.preempt_depths(run) if name == stop]
@@ -256,7 +256,7 @@ def system_sleep():
     power = Path("/sys/power")
     if not (power / "pm_test").exists():
         return print("# a kernel without CONFIG_PM_SLEEP_DEBUG tests no sleep")
-    pair, memory = Pair(), Private(PAGE)
+    pair, memory = Pair(), PrivateBuffer(PAGE)
     (reader, writer), (end_reader, end_writer) = os.pipe(), os.pipe()
 
     def register_and_stop():
@@ -283,10 +283,10 @@ def system_sleep():
         # The file contains "running" or -1 if the task doesn't sleep in a system call.
         return Path(f"/proc/{adviser}/syscall").read_text().split()[0] == str(NR_IOCTL)
 
-    becomes(in_ioctl, True, "the call waits for advice")
+    wait_until_equal(in_ioctl, True, "the call waits for advice")
     try:
         freeze()
-        becomes(in_ioctl, True, "the call waits for advice after the suspend")
+        wait_until_equal(in_ioctl, True, "the call waits for advice after the suspend")
     finally:
         (power / "pm_test").write_text("none")
         timeout.write_text(old_timeout)

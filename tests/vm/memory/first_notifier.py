@@ -26,7 +26,8 @@ from pyverbs.pd import PD
 
 import fuse
 from pairs import (
-    DEVICE, LOCAL_WRITE, PAGE, At, Private, becomes, case, equal, main, map_memory, start_child,
+    DEVICE, LOCAL_WRITE, PAGE, MappedMemory, PrivateBuffer, case, equal, main, map_memory,
+    start_child, wait_until_equal,
 )
 from uverbs import advise_mr
 
@@ -47,7 +48,7 @@ def waits_for_mapping(process):
 
 def fault_in_page():
     """Faults a page of an on-demand region in. This needs the process's first MMU notifier."""
-    memory, context = Private(PAGE), Context(name=DEVICE)
+    memory, context = PrivateBuffer(PAGE), Context(name=DEVICE)
     pd = PD(context)
     region = MR(pd, PAGE, LOCAL_WRITE | e.IBV_ACCESS_ON_DEMAND, address=memory.address)
     advise_mr(pd, context, PREFETCH_WRITE, FLAG_FLUSH, [(memory.address, PAGE, region.lkey)])
@@ -63,7 +64,7 @@ def fault_in_page_beside_fault(path):
     page.fill(b"a")
     fuse.start_write_back(file)
     threading.Thread(target=ctypes.memset, args=(page.address, 0, 1), daemon=True).start()
-    becomes(lambda: "fuse_page_mkwrite" in kernel_stacks(os.getpid()), True,
+    wait_until_equal(lambda: "fuse_page_mkwrite" in kernel_stacks(os.getpid()), True,
             "a thread waits in the page fault")
     fault_in_page()
 
@@ -73,12 +74,12 @@ def unanswered_fault():
     with fuse.unanswered_file() as path:
         child = start_child(lambda: fault_in_page_beside_fault(path))
         try:
-            becomes(lambda: waits_for_mapping(child), True, "the process waits for its mapping")
+            wait_until_equal(lambda: waits_for_mapping(child), True, "the process waits for its mapping")
             other = start_child(fault_in_page)
-            becomes(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "exit of the other process")
+            wait_until_equal(lambda: os.waitpid(other, os.WNOHANG), (other, 0), "exit of the other process")
         finally:
             os.kill(child, signal.SIGKILL)
-        becomes(lambda: waits_for_mapping(child), False, "the killed process waits for its mapping")
+        wait_until_equal(lambda: waits_for_mapping(child), False, "the killed process waits for its mapping")
         equal("fuse_page_mkwrite" in kernel_stacks(child), True, "a thread waits in the page fault")
     equal(os.waitpid(child, 0)[1], signal.SIGKILL, "status of the killed process")
 

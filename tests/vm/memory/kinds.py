@@ -178,7 +178,7 @@ def secret_between():
     fd = syscall(NR_MEMFD_SECRET, 0)
     os.ftruncate(fd, PAGE)
     equal(map_memory(PAGE, fd, at=base + PAGE), base + PAGE, "address")
-    memory = At(base, 4 * PAGE)
+    memory = MappedMemory(base, 4 * PAGE)
     check_served(memory)
     check_served(memory, at=2 * PAGE)
     check_refused(memory, at=PAGE)
@@ -350,7 +350,7 @@ def served_by_userfaultfd():
     memory, absent = private(64 * PAGE), 60 * PAGE
     present = check_served(memory)
 
-    userfault.watch(fd, memory, userfault.MISSING | userfault.WRITE_PROTECT)
+    userfault.register_memory(fd, memory, userfault.MISSING | userfault.WRITE_PROTECT)
     check_refused(memory, at=absent)
     equal(present.peer("write"), SUCCESS, "a write to a present page")
     userfault.protect(fd, memory.address, PAGE)
@@ -390,7 +390,7 @@ def mappings(name):
 @case("WRITEs to vdso and vvar are refused")
 def vdso_and_vvar():
     for name in ("[vdso]", "[vvar]"):
-        memory = At(*mappings(name)[0])
+        memory = MappedMemory(*mappings(name)[0])
         check_refused(memory, "write")
         equal(pinned_errno(memory), errno.EFAULT, f"errno of pinning {name} for writing")
 
@@ -400,7 +400,7 @@ def dev_mem():
     with open("/dev/mem", "rb", buffering=0) as device:
         # 0xF0000 is the BIOS of a PC: the kernel lets root map the first MiB.
         address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, device.fileno(), 0xF0000)
-    memory = At(address)
+    memory = MappedMemory(address)
     check_refused(memory)
     equal(pinned_errno(memory, REMOTE_READ), errno.EFAULT, "errno of pinning")
 
@@ -414,7 +414,7 @@ def overwrite_rings(others):
     equal(len(rings) > 0, True, "mappings of the device")
     for access in (ALL, ALL | ON_DEMAND):
         for address, length in rings:
-            use = Use(At(address, length), access)
+            use = Use(MappedMemory(address, length), access)
             for at in range(0, length, PAGE):
                 for data in (b"\xff" * PAGE, pattern(PAGE + at % 251)[-PAGE:]):
                     use.own.fill(data)

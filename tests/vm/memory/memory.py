@@ -254,7 +254,7 @@ def capacities():
         equal(cq.cqe, granted, f"capacity for {asked} entries")
         cq.close()
     for asked in (0, max_cqe + 1, (1 << 31) - 1):
-        equal(code_of(CQ, context, asked), errno.EINVAL, f"errno for {asked} entries")
+        equal(errno_of_pyverbs(CQ, context, asked), errno.EINVAL, f"errno for {asked} entries")
 
 
 @case("a CQ keeps its completions in order when it is resized")
@@ -296,7 +296,7 @@ def resized_cq():
         pair.cqs[0].resize(size)
         equal(pair.cqs[0].cqe >= size, True, "capacity after the resize")
         poll(1234)
-    equal(code_of(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL,
+    equal(errno_of_pyverbs(pair.cqs[0].resize, posted - polled - 1024), errno.EINVAL,
           "errno of a resize below the number of completions")
     poll(posted - polled)
     equal(pair.cqs[0].poll(1)[0], 0, "further completions")
@@ -367,7 +367,7 @@ def overflow_with_idle_qps():
         pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey),
                   (buffer.address, region.rkey), number)
     for qp in (pair.qps[0], idle.qps[0], half_user):
-        reaches(qp, e.IBV_QPS_ERR)
+        wait_for_state(qp, e.IBV_QPS_ERR)
     count, completions = pair.cqs[1].poll(16)
     equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)],
           "flushed completions")

@@ -102,7 +102,7 @@ def run_process(control):
     On the next message, or any other one, it registers another region, advises its memory, replies
     and sleeps."""
     become_nobody()
-    memory, other = Private(LENGTH, mmap.MAP_PRIVATE | MAP_NORESERVE), Private(4 * CHUNK)
+    memory, other = PrivateBuffer(LENGTH, mmap.MAP_PRIVATE | MAP_NORESERVE), PrivateBuffer(4 * CHUNK)
     libc.madvise(memory.address, memory.length, MADV_NOHUGEPAGE)
     context = Context(name=DEVICE)
     pd = PD(context)
@@ -143,7 +143,7 @@ class InvalidatingProcess:
         self.control.send(b"e")
         equal(self.control.recv(1), b"x", "reply that the regions have ended")
         # By then all of their chunks wait for their release.
-        becomes(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
+        wait_until_equal(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
 
     def register_another(self):
         """Has the process register and advise another region."""
@@ -208,7 +208,7 @@ def deregistration():
     try:
         equal(wait_for_exit(start_child(process.dereg), "deregistration"), 0,
               "status of the deregistering process")
-        becomes(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
+        wait_until_equal(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
     finally:
         process.end()
 
@@ -219,7 +219,7 @@ def creation_without_waiters():
     try:
         with KprobeCounter(INSERT_NOTIFIER) as calls:
             process.register_another()
-            becomes(lambda: calls.count(INSERT_NOTIFIER) > 0, True, "a chunk is created")
+            wait_until_equal(lambda: calls.count(INSERT_NOTIFIER) > 0, True, "a chunk is created")
     finally:
         process.end()
 
@@ -270,7 +270,7 @@ def one_thread_each():
         for process in processes:
             equal(wait_for_exit(start_child(process.dereg), "deregistration"), 0,
                   "status of the deregistering process")
-        becomes(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
+        wait_until_equal(lambda: len(blocked_threads()) >= 1, True, "a thread waits for invalidations")
         equal(wait_for_exit(start_child(register), "another process", progress), 0,
               "status of another process that registers regions")
     finally:

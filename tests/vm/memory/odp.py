@@ -28,8 +28,9 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import pairs
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, becomes, case, equal, in_child,
-    known, libc, main, map_memory, pattern, present_pages, register, start_child,
+    ALL, IS_DEBUG_KERNEL, LOCAL_WRITE, PAGE, REMOTE_READ, Pair, case, equal, in_child, libc, main,
+    map_memory, pattern, present_pages, register, register_filled_buffer, start_child,
+    wait_until_equal,
 )
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
@@ -49,10 +50,9 @@ MADV_DONTNEED, MAP_HUGETLB = 4, 0x40000
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
-class DroppableMemory(pairs.Private):
+class DroppableMemory(pairs.PrivateBuffer):
     """New private memory whose pages the process can drop."""
 
     def drop_pages(self):
@@ -66,7 +66,7 @@ def peer_access():
     target = DroppableMemory(length + 2 * PAGE)
     region = register(pair.pd, target, ODP_ACCESS, offset=77, length=length)
     equal(present_pages(target), 0, "pages present after the registration")
-    source, local = known(pair, length)
+    source, local = register_filled_buffer(pair, length)
     at = (target.address + 77, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     equal(target.read(length, 77) == source.read(length), True, "data arrived")
@@ -85,7 +85,7 @@ def peer_access():
 def owner_access():
     length = 1 << (18 if IS_DEBUG_KERNEL else 20)
     pair = Pair()
-    other, (address, _, lkey) = known(pair, length)
+    other, (address, _, lkey) = register_filled_buffer(pair, length)
     remote_key = pair.kept[0].rkey
     for start in (0, 33):
         memory = DroppableMemory(length + PAGE)
@@ -127,7 +127,7 @@ def atomics():
     pair = Pair()
     memory = DroppableMemory(4 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
-    buffer, (address, _, lkey) = known(pair, PAGE)
+    buffer, (address, _, lkey) = register_filled_buffer(pair, PAGE)
     for index in range(3):
         wr = SendWR(opcode=e.IBV_WR_ATOMIC_FETCH_AND_ADD, num_sge=1, sg=[SGE(address, 8, lkey)])
         wr.set_wr_atomic(region.rkey, memory.address + PAGE + 8, 5)
@@ -152,7 +152,7 @@ def dropped_pages():
     pair = Pair()
     memory = DroppableMemory(16 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     at = (memory.address, region.rkey)
     for _ in range(3):
         buffer.fill(pattern(memory.length))
@@ -169,7 +169,7 @@ def fork_copy_on_write():
     pair = Pair()
     memory = DroppableMemory(8 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     at = (memory.address, region.rkey)
     equal(pair.write(local, at), SUCCESS, "write")
     ready, go = os.pipe(), os.pipe()
@@ -212,7 +212,7 @@ def refused_accesses():
     for operation, address, length, wanted in cases:
         pair = Pair()
         region = register(pair.pd, memory, ODP_ACCESS)
-        _, (local_address, _, lkey) = known(pair, 4 * PAGE)
+        _, (local_address, _, lkey) = register_filled_buffer(pair, 4 * PAGE)
         got = getattr(pair, operation)((local_address, length, lkey), (address, region.rkey))
         equal(got, wanted, f"{operation} of {length} at page {(address - memory.address) / PAGE}")
     # Work requests of the memory's owner get the same checks.
@@ -223,13 +223,13 @@ def refused_accesses():
     ]:
         pair = Pair()
         region = register(pair.pd, memory, ODP_ACCESS)
-        _, (other, _, _) = known(pair, PAGE)
+        _, (other, _, _) = register_filled_buffer(pair, PAGE)
         got = getattr(pair, operation)((address, 8, region.lkey), (other, pair.kept[0].rkey))
         equal(got, wanted, f"{operation} by the owner's QP")
     # A receive WQE has its buffer in the hole.
     pair = Pair()
     region = register(pair.pd, memory, ODP_ACCESS)
-    _, (local_address, _, lkey) = known(pair, PAGE)
+    _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
     pair.qps[1].post_recv(RecvWR(num_sge=1, sg=[SGE(hole, 8, region.lkey)]))
     pair.qps[0].post_send(SendWR(num_sge=1, sg=[SGE(local_address, 8, lkey)]))
     equal(pair.status(), e.IBV_WC_REM_OP_ERR, "send")
@@ -238,7 +238,7 @@ def refused_accesses():
     map_memory(PAGE, flags=mmap.MAP_PRIVATE, at=hole)
     pair = Pair()
     region = register(pair.pd, memory, ODP_ACCESS)
-    _, (local_address, _, lkey) = known(pair, PAGE)
+    _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.write((local_address, 8, lkey), (hole, region.rkey)), SUCCESS,
           "write to newly mapped memory")
 
@@ -252,19 +252,19 @@ def rights():
         pair = Pair()
         memory = DroppableMemory(PAGE)
         region = register(pair.pd, memory, access | ON_DEMAND)
-        _, (local_address, _, lkey) = known(pair, PAGE)
+        _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
         got = getattr(pair, operation)((local_address, 8, lkey), (memory.address, region.rkey))
         equal(got, wanted, f"{operation} with {access}")
     pair = Pair()
     memory = DroppableMemory(PAGE)
     region = register(PD(pair.context), memory, ODP_ACCESS)
-    _, (local_address, _, lkey) = known(pair, PAGE)
+    _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.read((local_address, 8, lkey), (memory.address, region.rkey)), REM_ACCESS_ERR,
           "read through a key of another protection domain")
     pair = Pair()
     region = register(pair.pd, memory, ODP_ACCESS)
     key = region.rkey
-    _, (local_address, _, lkey) = known(pair, PAGE)
+    _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
     equal(pair.write((local_address, 8, lkey), (memory.address, key)), SUCCESS,
           "write before deregistration")
     region.close()
@@ -280,7 +280,7 @@ def file_mapping():
     memory.length, memory.address = 16 * PAGE, map_memory(16 * PAGE, fd)
     pair = Pair()
     region = register(pair.pd, memory, ODP_ACCESS)
-    buffer, local = known(pair, memory.length)
+    buffer, local = register_filled_buffer(pair, memory.length)
     # The peer reads first, so that the page faults map the pages clean.
     equal(pair.read(local, (memory.address, region.rkey)), SUCCESS, "read")
     buffer.fill(pattern(memory.length))
@@ -323,11 +323,11 @@ def same_pages():
     def check_refused(operation, address, region, label):
         # The refused access puts the QPs into the error state, so each one gets new QPs.
         other = Pair(beside=pair)
-        _, (local_address, _, lkey) = known(other, PAGE)
+        _, (local_address, _, lkey) = register_filled_buffer(other, PAGE)
         equal(getattr(other, operation)((local_address, 8, lkey), (address, region.rkey)),
               REM_ACCESS_ERR, label)
 
-    buffer, (local_address, _, lkey) = known(pair, 4 * PAGE)
+    buffer, (local_address, _, lkey) = register_filled_buffer(pair, 4 * PAGE)
     for region in (read_only, writable, read_only):
         equal(pair.read((local_address, 4 * PAGE, lkey), (memory.address, region.rkey)), SUCCESS,
               "read")
@@ -363,7 +363,7 @@ def iova_and_zero_based():
     memory = DroppableMemory(4 * PAGE)
     iova = 0x4321_0000_0000
     region = reg_mr(pair.pd, pair.context, memory.address, memory.length, iova, ODP_ACCESS)
-    source, local = known(pair, PAGE)
+    source, local = register_filled_buffer(pair, PAGE)
     equal(pair.write(local, (iova + PAGE + 5, region.rkey)), SUCCESS, "write")
     equal(memory.read(PAGE, PAGE + 5), pattern(PAGE), "data")
     region.close()
@@ -381,7 +381,7 @@ def implicit():
     space = MR(pair.pd, 0, ODP_ACCESS, implicit=True)
     after = DroppableMemory(3 * CHUNK)
     edge = (after.address // CHUNK + 1) * CHUNK - after.address
-    source, local = known(pair, CHUNK + 1000)
+    source, local = register_filled_buffer(pair, CHUNK + 1000)
     equal(pair.write((local[0], PAGE, local[2]), (before.address, space.rkey)), SUCCESS,
           "write to memory mapped before the registration")
     equal(before.read(PAGE), pattern(PAGE), "data")
@@ -409,7 +409,7 @@ def implicit():
     for address in (0, 8, 1 << 46, (1 << 64) - 8, 0xffff_8880_0000_1000):
         pair = Pair()
         space = MR(pair.pd, 0, ODP_ACCESS, implicit=True)
-        _, (local_address, _, lkey) = known(pair, PAGE)
+        _, (local_address, _, lkey) = register_filled_buffer(pair, PAGE)
         equal(pair.read((local_address, 8, lkey), (address, space.rkey)), REM_ACCESS_ERR,
               f"read at {address:#x}")
 
@@ -424,7 +424,7 @@ def advice():
         region = register(pair.pd, memory, ODP_ACCESS)
         sge = (memory.address + 4 * PAGE + 7, 7 * PAGE, region.lkey)
         advise_mr(pair.pd, pair.context, how, flags, [sge])
-        becomes(lambda: present_pages(memory), present,
+        wait_until_equal(lambda: present_pages(memory), present,
                 f"pages present after advice {how} with flags {flags}")
     space = MR(pair.pd, 0, ODP_ACCESS, implicit=True)
     memory = DroppableMemory(4 * PAGE)
@@ -479,7 +479,7 @@ def churn():
     memory.length, memory.address = length, map_memory(length, fd)
     pair = Pair()
     region = register(pair.pd, memory, ODP_ACCESS)
-    buffer, local = known(pair, length)
+    buffer, local = register_filled_buffer(pair, length)
     running, evictions = True, 0
 
     def evict():
@@ -521,7 +521,7 @@ def process_exit():
             region = MR(pair.pd, 0, ODP_ACCESS, implicit=True)
         else:
             region = register(pair.pd, memory, ODP_ACCESS)
-        _, local = known(pair, 64 * PAGE)
+        _, local = register_filled_buffer(pair, 64 * PAGE)
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey))
         if kind == 2:
             libc.munmap(memory.address, memory.length)
@@ -539,7 +539,7 @@ def late_packets():
     source = DroppableMemory(length)
     source.fill(old * length)
     region = register(pair.pd, source)
-    target, faults = pairs.unanswered(length)
+    target, faults = pairs.memory_with_unserved_faults(length)
     remote = register(pair.pd, target, ODP_ACCESS)
     pair.post(e.IBV_WR_RDMA_WRITE, (source.address, length, region.lkey),
               (target.address, remote.rkey))
@@ -551,7 +551,7 @@ def late_packets():
     # fails. In both cases the first packet may still wait for its page.
     equal(pair.status() in (SUCCESS, LOC_PROT_ERR), True,
           "status of a request whose region was deregistered")
-    becomes(lambda: target.read(length).count(old) >= 1024, True,
+    wait_until_equal(lambda: target.read(length).count(old) >= 1024, True,
             "the payload of a parked packet arrives")
     for qp in pair.qps:
         qp.close()
@@ -561,9 +561,9 @@ def late_packets():
 @case("a page fault that fails on old memory does not fail the re-registered region")
 def rereg_during_fault():
     pair, new = Pair(), DroppableMemory(PAGE)
-    old, faults = pairs.unanswered(PAGE)
+    old, faults = pairs.memory_with_unserved_faults(PAGE)
     region = register(pair.pd, old, ODP_ACCESS)
-    source, local = known(pair, PAGE)
+    source, local = register_filled_buffer(pair, PAGE)
     pair.post(e.IBV_WR_RDMA_WRITE, local, (old.address, region.rkey))
     os.read(faults, 32)  # the page fault has begun
     rereg(pair.context, region, CHANGE_TRANSLATION, start=new.address, length=PAGE,
@@ -593,8 +593,8 @@ def flush_while_parked():
     # 0: the requester is parked, as its local memory is absent. 1: the responder is parked.
     for parked in (0, 1):
         pair = Pair(depth=depth, cqe=4 * depth, peer_cqe=4 * depth)
-        absent, faults = pairs.unanswered(PAGE)
-        _, (address, _, lkey) = known(pair, PAGE)
+        absent, faults = pairs.memory_with_unserved_faults(PAGE)
+        _, (address, _, lkey) = register_filled_buffer(pair, PAGE)
         demand = register(pair.pd, absent, ODP_ACCESS)
         here, there = (address, PAGE, lkey), (absent.address, demand.rkey)
         if parked == 0:
