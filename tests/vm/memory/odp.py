@@ -35,14 +35,12 @@ from pairs import (
 from uverbs import CHANGE_TRANSLATION, advise_mr, errno_of, reg_mr, rereg
 
 ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
-# All access rights of a region, which is an on-demand one.
+# All access rights of an on-demand region.
 ODP_ACCESS = ALL | ON_DEMAND
 SUCCESS, REM_ACCESS_ERR = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
 LOC_PROT_ERR, WR_FLUSH_ERR = e.IBV_WC_LOC_PROT_ERR, e.IBV_WC_WR_FLUSH_ERR
-# Kinds of advice (enum ib_uverbs_advise_mr_advice), and the flag to follow it before the call
-# returns.
-PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT = 0, 1, 2
-FLAG_FLUSH = 1
+# Kinds of advice (enum ib_uverbs_advise_mr_advice); the call returns when the advice is followed.
+PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT, FLAG_FLUSH = 0, 1, 2, 1
 # Bytes of address space that share one MMU notifier (rust/rdma/memory/odp.rs).
 CHUNK = 2 << 20
 # Of madvise(2) and mmap(2).
