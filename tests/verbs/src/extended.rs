@@ -62,7 +62,7 @@ impl Qp {
         let create = create.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: `init` outlives the call.
         let raw = check_ptr(unsafe { create(pd.context.0, &mut init) })?;
-        Ok(Self::adopt(raw, pd, cq))
+        Ok(Self::from_raw(raw, pd, cq))
     }
 
     /// Posts a signaled ATOMIC_WRITE of eight bytes to `remote`: address and R_Key. The QP must

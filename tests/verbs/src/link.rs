@@ -37,7 +37,7 @@ impl Endpoint {
     }
 
     /// The endpoint of `qp`, which sends from PSN 0 on and offers the memory of `mr`.
-    pub fn offering(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
+    pub fn with_memory(context: &Context, qp: &Qp, mr: &Mr, v6: bool) -> io::Result<Self> {
         Ok(Self {
             rkey: mr.rkey(),
             addr: mr.buffer.addr(),

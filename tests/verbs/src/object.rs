@@ -303,7 +303,7 @@ impl Cq {
     }
 
     /// Creates a CQ without an event channel, for polling only.
-    pub fn silent(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
+    pub fn without_channel(context: &Rc<Context>, entries: i32) -> io::Result<Rc<Self>> {
         let (cookie, channel) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: The context is open.
         let raw = unsafe { ibv_create_cq(context.0, entries, cookie, channel, 0) };
@@ -452,7 +452,7 @@ impl Qp {
     }
 
     /// Creates an RC QP that takes its receives from `srq`.
-    pub fn sharing(pd: &Rc<Pd>, cq: &Rc<Cq>, srq: &Rc<Srq>, depth: Depth) -> io::Result<Self> {
+    pub fn with_srq(pd: &Rc<Pd>, cq: &Rc<Cq>, srq: &Rc<Srq>, depth: Depth) -> io::Result<Self> {
         Self::make(IBV_QPT_RC, pd, cq, Some(srq), depth)
     }
 
@@ -473,13 +473,13 @@ impl Qp {
         };
         // SAFETY: `init` outlives the call.
         let raw = check_ptr(unsafe { ibv_create_qp(pd.raw, &mut init) })?;
-        let mut qp = Self::adopt(raw, pd, cq);
+        let mut qp = Self::from_raw(raw, pd, cq);
         qp.srq = srq.cloned();
         Ok(qp)
     }
 
     /// Wraps a QP that another call created.
-    pub(crate) fn adopt(raw: *mut ibv_qp, pd: &Rc<Pd>, cq: &Rc<Cq>) -> Self {
+    pub(crate) fn from_raw(raw: *mut ibv_qp, pd: &Rc<Pd>, cq: &Rc<Cq>) -> Self {
         Self {
             raw,
             cq: cq.clone(),
@@ -574,7 +574,7 @@ impl Ah {
 
     /// Creates an address handle for the sender of a received datagram, from its completion and
     /// its GRH (`ibv_create_ah_from_wc`).
-    pub fn answering(pd: &Rc<Pd>, wc: &ibv_wc, grh: &[u8; 40]) -> io::Result<Self> {
+    pub fn from_wc(pd: &Rc<Pd>, wc: &ibv_wc, grh: &[u8; 40]) -> io::Result<Self> {
         let (mut wc, mut grh) = (*wc, *grh);
         // SAFETY: Both outlive the call. The call reads 40 bytes of the header.
         let raw = unsafe { ibv_create_ah_from_wc(pd.raw, &mut wc, grh.as_mut_ptr().cast(), 1) };

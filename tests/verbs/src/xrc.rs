@@ -140,7 +140,7 @@ fn create_by_ioctl<const N: usize>(
 /// The offset and size by which a ring is mapped (`struct mminfo`, `rdma_user_rxe.h`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct MmapInfo {
     offset: u64,
     size: u32,
     pad: u32,
@@ -156,7 +156,7 @@ impl Ring {
     const PRODUCER: usize = 128;
     const ELEMENTS: usize = 384;
 
-    fn map(context: &Context, place: Place) -> io::Result<Self> {
+    fn map(context: &Context, place: MmapInfo) -> io::Result<Self> {
         let len = place.size as usize;
         // SAFETY: A new mapping, of the offset and size in the kernel's response.
         let start = unsafe {
@@ -213,13 +213,13 @@ impl Drop for Ring {
 }
 
 /// The two words of a 64-bit field at offset `at`.
-fn long(at: usize, value: u64) -> [(usize, u32); 2] {
+fn quad_words(at: usize, value: u64) -> [(usize, u32); 2] {
     [(at, value as u32), (at + 4, (value >> 32) as u32)]
 }
 
 /// The words of an SGE at offset `at` of an element.
 fn sge_words(at: usize, sge: &ibv_sge) -> Vec<(usize, u32)> {
-    let mut words = long(at, sge.addr).to_vec();
+    let mut words = quad_words(at, sge.addr).to_vec();
     words.extend([(at + 8, sge.length), (at + 12, sge.lkey)]);
     words
 }
@@ -284,7 +284,7 @@ impl XrcSrq {
             max_wr: u32,
             max_sge: u32,
             number: u32,
-            ring: Place,
+            ring: MmapInfo,
             driver: [u32; 2],
         }
         // SAFETY: Both are alive.
@@ -309,13 +309,13 @@ impl XrcSrq {
     }
 
     /// Writes a producer index that is out of range to the ring.
-    pub fn damage(&self) {
+    pub fn break_producer_index(&self) {
         self.ring.set(Ring::PRODUCER, u32::MAX);
     }
 
     /// Posts a receive work request.
     pub fn post_recv(&self, wr_id: u64, sge: &ibv_sge) {
-        let mut words = long(0, wr_id).to_vec();
+        let mut words = quad_words(0, wr_id).to_vec();
         words.extend([(16, sge.length), (20, sge.length), (28, 1)]);
         words.extend(sge_words(40, sge));
         self.ring.push(&words);
@@ -330,7 +330,7 @@ impl Drop for XrcSrq {
 
 /// A QP of which the library has a bare `struct ibv_qp` with the context and the handle. That
 /// suffices for `ibv_modify_qp` and for events.
-struct Bare {
+struct BareQp {
     qp: Box<ibv_qp>,
     context: Rc<Context>,
 }
@@ -349,11 +349,11 @@ struct CreatedQp {
     handle: u32,
     number: u32,
     caps: [u32; 6],
-    rq: Place,
-    sq: Place,
+    rq: MmapInfo,
+    sq: MmapInfo,
 }
 
-impl Bare {
+impl BareQp {
     fn new(
         context: &Rc<Context>,
         kind: u8,
@@ -390,19 +390,19 @@ impl Bare {
         ours: &Endpoint,
         peer: &Endpoint,
         timing: &Timing,
-        more: u32,
+        extra_mask: u32,
     ) -> io::Result<()> {
         let (attr, mask) = rtr_attr(ours, peer, timing);
-        self.modify(attr, mask | more)
+        self.modify(attr, mask | extra_mask)
     }
 
-    fn rts(&mut self, ours: &Endpoint, timing: &Timing, more: u32) -> io::Result<()> {
+    fn rts(&mut self, ours: &Endpoint, timing: &Timing, extra_mask: u32) -> io::Result<()> {
         let (attr, mask) = rts_attr(ours, timing);
-        self.modify(attr, mask | IBV_QP_TIMEOUT | more)
+        self.modify(attr, mask | IBV_QP_TIMEOUT | extra_mask)
     }
 }
 
-impl Drop for Bare {
+impl Drop for BareQp {
     fn drop(&mut self) {
         let _: io::Result<[u32; 1]> = command(&self.context, DESTROY_QP, [self.qp.handle, 0]);
     }
@@ -410,7 +410,7 @@ impl Drop for Bare {
 
 /// The initiator of an XRC connection: a send queue (`IB_QPT_XRC_INI`).
 pub struct Initiator {
-    bare: Bare,
+    bare: BareQp,
     ring: Ring,
     pub cq: Rc<Cq>,
     pub pd: Rc<Pd>,
@@ -434,7 +434,7 @@ impl Initiator {
         // SAFETY: Both are alive.
         let (pd_handle, cq_handle) = unsafe { ((*pd.raw).handle, (*cq.raw).handle) };
         let handles = [pd_handle, cq_handle, cq_handle, 0];
-        let (bare, created) = Bare::new(&pd.context, QPT_XRC_INI, handles, [16, 0, 1, 0, 0])?;
+        let (bare, created) = BareQp::new(&pd.context, QPT_XRC_INI, handles, [16, 0, 1, 0, 0])?;
         Ok(Self {
             ring: Ring::map(&pd.context, created.sq)?,
             bare,
@@ -452,20 +452,20 @@ impl Initiator {
     pub fn connect(&mut self, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
         self.bare.init(0)?;
         self.bare.rtr(ours, peer, timing, 0)?;
-        let more = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.bare.rts(ours, timing, more)
+        let extra_mask = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.bare.rts(ours, timing, extra_mask)
     }
 
     /// Posts a signaled request and rings the doorbell (`POST_SEND` without work requests).
     pub fn post(&self, request: &Request, sge: &ibv_sge) -> io::Result<()> {
-        let mut words = long(0, request.wr_id).to_vec();
+        let mut words = quad_words(0, request.wr_id).to_vec();
         words.extend([
             (8, request.srqn),
             (12, request.opcode),
             (16, IBV_SEND_SIGNALED),
             (20, request.imm.to_be()),
         ]);
-        words.extend(long(24, request.remote));
+        words.extend(quad_words(24, request.remote));
         words.extend([(32, request.rkey)]);
         words.extend([(184, sge.length), (188, sge.length), (196, 1)]);
         words.extend(sge_words(208, sge));
@@ -478,7 +478,7 @@ impl Initiator {
 
 /// The target of an XRC connection: a responder without queues of its own (`IB_QPT_XRC_TGT`).
 pub struct Target {
-    bare: Bare,
+    bare: BareQp,
     _xrcd: Rc<Xrcd>,
 }
 
@@ -486,7 +486,7 @@ impl Target {
     /// Creates a target that serves the SRQs of `xrcd`.
     pub fn new(xrcd: &Rc<Xrcd>) -> io::Result<Self> {
         let handles = [xrcd.handle, 0, 0, 0];
-        let (bare, _) = Bare::new(&xrcd.context, QPT_XRC_TGT, handles, [0; 5])?;
+        let (bare, _) = BareQp::new(&xrcd.context, QPT_XRC_TGT, handles, [0; 5])?;
         Ok(Self {
             bare,
             _xrcd: xrcd.clone(),
@@ -495,7 +495,7 @@ impl Target {
 
     /// Creates a target with `srq` as its SRQ, by ioctl, because the write command ignores the SRQ
     /// of a target.
-    pub fn with_queue(xrcd: &Rc<Xrcd>, srq: &XrcSrq) -> io::Result<Self> {
+    pub fn with_srq(xrcd: &Rc<Xrcd>, srq: &XrcSrq) -> io::Result<Self> {
         let context = xrcd.context.clone();
         let mut qp = Box::<ibv_qp>::default();
         let (cap, mut granted, mut number) = ([0u32; 5], [0u32; 5], 0u32);
@@ -514,7 +514,7 @@ impl Target {
         qp.handle = create_by_ioctl(&context, attributes)?;
         qp.qp_num = number;
         Ok(Self {
-            bare: Bare { qp, context },
+            bare: BareQp { qp, context },
             _xrcd: xrcd.clone(),
         })
     }
@@ -533,8 +533,8 @@ impl Target {
         timing: &Timing,
     ) -> io::Result<()> {
         self.bare.init(access)?;
-        let more = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-        self.bare.rtr(ours, peer, timing, more)?;
+        let extra_mask = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        self.bare.rtr(ours, peer, timing, extra_mask)?;
         self.bare.rts(ours, timing, 0)
     }
 

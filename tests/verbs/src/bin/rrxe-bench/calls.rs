@@ -11,7 +11,7 @@ use rrxe_verbs::sys::*;
 
 use crate::{
     load::report_median,
-    own::{Own, SIZE},
+    own::{SelfConnected, SIZE},
     Fallible,
 };
 
@@ -27,38 +27,38 @@ fn time(mut call: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
     Ok(start.elapsed() / BURST)
 }
 
-fn write(own: &Own) -> io::Result<()> {
-    own.send(IBV_WR_RDMA_WRITE, 0)
+fn write(connection: &SelfConnected) -> io::Result<()> {
+    connection.send(IBV_WR_RDMA_WRITE, 0)
 }
 
 /// Posts a burst of WRITEs and yields the CPU until they have completed. So the kernel regards the
 /// process as busy and polls its doorbells.
-fn stay_busy(own: &Own) -> io::Result<()> {
-    (0..BURST).try_for_each(|_| write(own))?;
-    (0..BURST).try_for_each(|_| own.await_one(thread::yield_now))
+fn keep_busy(connection: &SelfConnected) -> io::Result<()> {
+    (0..BURST).try_for_each(|_| write(connection))?;
+    (0..BURST).try_for_each(|_| connection.wait_for_completion(thread::yield_now))
 }
 
 /// Measures each call and prints the results, a line of JSON each.
 pub fn measure(device: &str) -> Fallible<()> {
-    let own = Own::connect(device, 2 * BURST, BURST * (ROUNDS + 1))?;
-    let [mut posts, mut receives, mut arms, mut polls, mut in_vain] = [const { Vec::new() }; 5];
+    let connection = SelfConnected::connect(device, 2 * BURST, BURST * (ROUNDS + 1))?;
+    let [mut posts, mut receives, mut arms, mut polls, mut empty_polls] = [const { Vec::new() }; 5];
     for _ in 0..ROUNDS {
-        stay_busy(&own)?;
-        posts.push(time(|| write(&own))?);
+        keep_busy(&connection)?;
+        posts.push(time(|| write(&connection))?);
         // Long enough for all WRITEs to complete.
         thread::sleep(Duration::from_millis(2));
-        polls.push(time(|| own.take())?);
-        in_vain.push(time(|| match own.take() {
+        polls.push(time(|| connection.take())?);
+        empty_polls.push(time(|| match connection.take() {
             Err(empty) if empty.kind() == io::ErrorKind::WouldBlock => Ok(()),
             _ => Err(io::Error::other("a completion too many")),
         })?);
-        receives.push(time(|| own.receive())?);
-        arms.push(time(|| own.cq.arm(false))?);
+        receives.push(time(|| connection.receive())?);
+        arms.push(time(|| connection.cq.arm(false))?);
     }
     report_median("post_send", "call", SIZE, &mut posts);
     report_median("post_recv", "call", SIZE, &mut receives);
     report_median("poll_cq", "call", SIZE, &mut polls);
-    report_median("poll_cq, empty", "call", 0, &mut in_vain);
+    report_median("poll_cq, empty", "call", 0, &mut empty_polls);
     report_median("req_notify_cq", "call", 0, &mut arms);
     Ok(())
 }

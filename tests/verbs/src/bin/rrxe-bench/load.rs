@@ -66,13 +66,13 @@ impl<R: Read, W: Write> Write for Control<R, W> {
 
 impl<R: Read, W: Write> Control<R, W> {
     /// Sends a number to the other end.
-    pub fn tell(&mut self, number: u64) -> io::Result<()> {
+    pub fn send_number(&mut self, number: u64) -> io::Result<()> {
         self.1.write_all(&number.to_le_bytes())?;
         self.1.flush()
     }
 
     /// Receives a number from the other end.
-    pub fn hear(&mut self) -> io::Result<u64> {
+    pub fn receive_number(&mut self) -> io::Result<u64> {
         let mut raw = [0; 8];
         self.0.read_exact(&mut raw)?;
         Ok(u64::from_le_bytes(raw))
@@ -114,13 +114,13 @@ impl Server {
 }
 
 /// A running measurement.
-pub struct Watch {
+pub struct Measurement {
     start: Instant,
     idle: f64,
     switches: u64,
 }
 
-impl Watch {
+impl Measurement {
     /// Starts the measurement.
     pub fn start() -> Fallible<Self> {
         Ok(Self {

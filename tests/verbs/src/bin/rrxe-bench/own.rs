@@ -16,14 +16,14 @@ use crate::Fallible;
 pub const SIZE: usize = 64;
 
 /// A QP connected to itself, with its CQ and memory.
-pub struct Own {
+pub struct SelfConnected {
     pub qp: Qp,
     pub cq: Rc<Cq>,
     pub mr: Mr,
     end: Endpoint,
 }
 
-impl Own {
+impl SelfConnected {
     /// Creates and connects a QP on `device` with `send` send WQEs and `recv` receive WQEs.
     pub fn connect(device: &str, send: u32, recv: u32) -> Fallible<Self> {
         let context = Context::open(device)?;
@@ -38,7 +38,7 @@ impl Own {
         };
         let qp = Qp::new(&pd, &cq, depth)?;
         link::to_init(&qp, ALL_ACCESS)?;
-        let end = Endpoint::offering(&context, &qp, &mr, false)?;
+        let end = Endpoint::with_memory(&context, &qp, &mr, false)?;
         let timing = Timing {
             mtu: context.active_mtu()?,
             ..Timing::default()
@@ -78,7 +78,7 @@ impl Own {
     }
 
     /// Polls until there is a completion. Calls `meanwhile` after each poll that found none.
-    pub fn await_one(&self, meanwhile: fn()) -> io::Result<()> {
+    pub fn wait_for_completion(&self, meanwhile: fn()) -> io::Result<()> {
         loop {
             match self.take() {
                 Err(empty) if empty.kind() == io::ErrorKind::WouldBlock => meanwhile(),

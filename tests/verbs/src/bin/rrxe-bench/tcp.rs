@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    load::{Control, Pattern, Server, Watch},
+    load::{Control, Measurement, Pattern, Server},
     Fallible,
 };
 
@@ -35,22 +35,22 @@ pub fn client(
     let mut command = Command::new(program);
     let mut server = Server::start(command.args(args).args(words))?;
     let control = server.control.as_mut().ok_or("no control stream")?;
-    control.hear()?;
+    control.receive_number()?;
     let mut stream = TcpStream::connect((address, PORT))?;
     stream.set_nodelay(true)?;
     let mut bytes = vec![1u8; size];
     for messages in [count / 4, count] {
-        control.tell(messages * size as u64)?;
-        let watch = Watch::start()?;
+        control.send_number(messages * size as u64)?;
+        let measurement = Measurement::start()?;
         for _ in 0..messages {
             stream.write_all(&bytes)?;
             if pattern == Pattern::Roundtrip {
                 stream.read_exact(&mut bytes)?;
             }
         }
-        control.hear()?;
+        control.receive_number()?;
         if messages == count {
-            watch.report("tcp", pattern, size, count)?;
+            measurement.report("tcp", pattern, size, count)?;
         }
     }
     server.finish()
@@ -61,7 +61,7 @@ pub fn server(pattern: &str, size: &str) -> Fallible<()> {
     let (pattern, size) = (Pattern::parse(pattern)?, size.parse::<usize>()?);
     let mut control = Control(io::stdin().lock(), io::stdout().lock());
     let listener = TcpListener::bind(("0.0.0.0", PORT))?;
-    control.tell(0)?;
+    control.send_number(0)?;
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let mut bytes = vec![
@@ -73,7 +73,7 @@ pub fn server(pattern: &str, size: &str) -> Fallible<()> {
         }
     ];
     for _ in 0..2 {
-        let mut missing = control.hear()?;
+        let mut missing = control.receive_number()?;
         while missing > 0 {
             let read = stream.read(&mut bytes)?;
             if read == 0 {
@@ -84,7 +84,7 @@ pub fn server(pattern: &str, size: &str) -> Fallible<()> {
                 stream.write_all(&bytes[..read])?;
             }
         }
-        control.tell(0)?;
+        control.send_number(0)?;
     }
     Ok(())
 }

@@ -17,14 +17,14 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    load::{report_median, Control, Pattern, Server, Watch},
+    load::{report_median, Control, Measurement, Pattern, Server},
     Fallible,
 };
 
 /// Number of receives that the server keeps posted.
 const RECEIVES: u32 = 900;
 
-/// Parameters of a case. `every` is the distance of signaled requests.
+/// Parameters of a case. `signal_interval` is the distance of signaled requests.
 struct Case {
     name: String,
     opcode: ibv_wr_opcode,
@@ -32,12 +32,12 @@ struct Case {
     size: usize,
     count: u64,
     depth: u64,
-    every: u64,
+    signal_interval: u64,
 }
 
 impl Case {
     fn parse(words: &[&str]) -> Fallible<Self> {
-        let [op, pattern, size, count, depth, every] = words else {
+        let [op, pattern, size, count, depth, signal_interval] = words else {
             return Err("a case is OP PATTERN SIZE COUNT DEPTH EVERY".into());
         };
         let opcode = match *op {
@@ -53,7 +53,7 @@ impl Case {
             size: size.parse()?,
             count: count.parse()?,
             depth: depth.parse()?,
-            every: every.parse()?,
+            signal_interval: signal_interval.parse()?,
         })
     }
 
@@ -85,7 +85,7 @@ impl End {
         };
         let qp = Qp::new(&pd, &cq, depth)?;
         link::to_init(&qp, ALL_ACCESS)?;
-        let ours = Endpoint::offering(&context, &qp, &mr, false)?;
+        let ours = Endpoint::with_memory(&context, &qp, &mr, false)?;
         let peer = ours.exchange(control)?;
         let timing = Timing {
             mtu: context.active_mtu()?,
@@ -129,17 +129,17 @@ impl End {
         while done < count {
             while posted < count && posted - done < case.depth {
                 posted += 1;
-                self.post(case, posted % case.every == 0 || posted == count)?;
+                self.post(case, posted % case.signal_interval == 0 || posted == count)?;
             }
             let (sent, _) = self.wait()?;
-            done = (done + sent * case.every).min(count).min(posted);
+            done = (done + sent * case.signal_interval).min(count).min(posted);
         }
         Ok(())
     }
 
     /// Posts a request and waits for its completion. For a SEND also waits for the receive of the
     /// answering SEND, and posts the receive anew.
-    fn ping(&self, case: &Case) -> Fallible<()> {
+    fn roundtrip(&self, case: &Case) -> Fallible<()> {
         self.post(case, true)?;
         let mut missing = (1, u64::from(case.opcode == IBV_WR_SEND));
         while missing != (0, 0) {
@@ -156,7 +156,7 @@ impl End {
     /// duration of each.
     fn spin(&self, case: &Case, count: u64) -> Fallible<Vec<Duration>> {
         let mut wcs = [ibv_wc::default()];
-        let lap = |_| {
+        let iteration = |_| {
             let start = Instant::now();
             self.post(case, true)?;
             while self.cq.poll(&mut wcs) == 0 {
@@ -167,7 +167,7 @@ impl End {
                 status => Err(format!("a completion has status {status}").into()),
             }
         };
-        (0..count).map(lap).collect()
+        (0..count).map(iteration).collect()
     }
 }
 
@@ -182,22 +182,24 @@ pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
         end.receive(&case, 256)?;
     }
     for count in case.phases() {
-        control.tell(count)?;
-        control.hear()?;
-        let watch = Watch::start()?;
-        let mut laps = Vec::new();
+        control.send_number(count)?;
+        control.receive_number()?;
+        let measurement = Measurement::start()?;
+        let mut iterations = Vec::new();
         match case.pattern {
             Pattern::Stream => end.stream(&case, count)?,
-            Pattern::Roundtrip => (0..count).try_for_each(|_| end.ping(&case))?,
-            Pattern::Spin => laps = end.spin(&case, count)?,
+            Pattern::Roundtrip => (0..count).try_for_each(|_| end.roundtrip(&case))?,
+            Pattern::Spin => iterations = end.spin(&case, count)?,
         }
-        control.hear()?;
+        control.receive_number()?;
         if count != case.count {
             continue;
         }
         match case.pattern {
-            Pattern::Spin => report_median(&case.name, case.pattern.name(), case.size, &mut laps),
-            pattern => watch.report(&case.name, pattern, case.size, count)?,
+            Pattern::Spin => {
+                report_median(&case.name, case.pattern.name(), case.size, &mut iterations)
+            }
+            pattern => measurement.report(&case.name, pattern, case.size, count)?,
         }
     }
     server.finish()
@@ -213,16 +215,16 @@ pub fn server(device: &str, words: &[&str]) -> Fallible<()> {
         end.receive(&case, RECEIVES)?;
     }
     for _ in case.phases() {
-        let count = control.hear()?;
-        control.tell(0)?;
+        let count = control.receive_number()?;
+        control.send_number(0)?;
         match case.pattern {
             _ if !receives => {}
             Pattern::Stream | Pattern::Spin => consume(&end, &case, count)?,
             Pattern::Roundtrip => answer(&end, &case, count)?,
         }
-        control.tell(0)?;
+        control.send_number(0)?;
     }
-    match control.hear() {
+    match control.receive_number() {
         Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         _ => Err("the client said more than expected".into()),
     }
@@ -241,12 +243,12 @@ fn consume(end: &End, case: &Case, count: u64) -> Fallible<()> {
 /// Answers each received SEND by a SEND. The completions of the answers are polled together with
 /// the next receives.
 fn answer(end: &End, case: &Case, count: u64) -> Fallible<()> {
-    let (mut pings, mut sent) = (0, 0);
-    while pings < count || sent < count {
+    let (mut requests, mut sent) = (0, 0);
+    while requests < count || sent < count {
         let (done, received) = end.wait()?;
         sent += done;
         for _ in 0..received {
-            pings += 1;
+            requests += 1;
             end.receive(case, 1)?;
             end.post(case, true)?;
         }

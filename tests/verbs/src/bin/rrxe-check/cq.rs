@@ -15,7 +15,7 @@ use rrxe_verbs::{
 
 use crate::{
     errno::EOPNOTSUPP,
-    pair::{ensure, is_stock, Ends, Outcome, Pair, Plan, Send, PATIENCE},
+    pair::{ensure, is_stock, Ends, Outcome, Pair, Plan, Send, COMPLETION_TIMEOUT},
     srq::{errno_of, EINVAL},
     tap::Tap,
 };
@@ -23,8 +23,11 @@ use crate::{
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("a resized CQ keeps its entries in order", resize(ends));
-    tap.result("a CQ is resized under traffic", resize_busy(ends));
-    tap.result("the library moderates CQs, or says no", moderate(ends));
+    tap.result("a CQ is resized while requests complete", resize_busy(ends));
+    tap.result(
+        "modify_cq sets the moderation, or stock librxe refuses",
+        moderate(ends),
+    );
 }
 
 /// Count, period and mask of `ibv_modify_cq`. librrxe refuses the last two, whose masks are not
@@ -70,7 +73,7 @@ fn resize(ends: &Ends) -> Outcome {
         }
         // The completions are not polled. Once all 6 are in the ring, a resize to 5 entries fails.
         let begin = Instant::now();
-        while errno_of(&pair.a.cq.resize(5)) == 0 && begin.elapsed() < PATIENCE {
+        while errno_of(&pair.a.cq.resize(5)) == 0 && begin.elapsed() < COMPLETION_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
         for entries in [0, -1, 1, 5, limit + 1] {
@@ -90,7 +93,7 @@ fn resize(ends: &Ends) -> Outcome {
             pair.a.expect(next, IBV_WC_SUCCESS)?;
             next += 1;
         }
-        pair.a.expect_silence()?;
+        pair.a.expect_no_completion()?;
         // Moves the index at which the next round begins.
         for _ in 0..round {
             write(&pair, next)?;
@@ -160,5 +163,5 @@ fn exchange(pair: &Pair, writes: u64, window: u64) -> Outcome {
             done += 1;
         }
     }
-    pair.a.expect_silence()
+    pair.a.expect_no_completion()
 }

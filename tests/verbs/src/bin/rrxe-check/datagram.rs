@@ -12,7 +12,7 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    pair::{ensure, expect_silence, is_stock, next_completion, Ends, Outcome},
+    pair::{ensure, expect_no_completion, is_stock, next_completion, Ends, Outcome},
     tap::Tap,
 };
 
@@ -29,31 +29,67 @@ const OWN_QKEY: u32 = 1 << 31;
 /// Runs the cases that every provider should pass.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: SEND of all sizes", sizes(ends));
-    tap.result("UD: SEND with immediate, inline", immediate(ends));
-    tap.result("UD: the header names both hosts", header(ends));
-    tap.result("UD: an answer by the header finds back", answer(ends));
-    tap.result("UD: another queue key is dropped", wrong_qkey(ends));
-    tap.result("UD: a receive too short loses one", short_receive(ends));
-    tap.result("UD: one QP to many and to itself", many(ends));
-    tap.result("UD: many destinations, back and forth", rounds(ends));
+    tap.result(
+        "UD: SEND with immediate, with and without inline data",
+        immediate(ends),
+    );
+    tap.result(
+        "UD: the GRH has the addresses of both hosts",
+        grh_header(ends),
+    );
+    tap.result(
+        "UD: a reply by an AH from the GRH reaches the sender",
+        reply(ends),
+    );
+    tap.result(
+        "UD: a datagram with a wrong Q_Key is dropped",
+        wrong_qkey(ends),
+    );
+    tap.result(
+        "UD: a datagram longer than its receive is dropped",
+        short_receive(ends),
+    );
+    tap.result("UD: one QP sends to many QPs and to itself", many_qps(ends));
+    tap.result(
+        "UD: one QP sends to ten destinations in turn",
+        many_destinations(ends),
+    );
 }
 
 /// Runs the cases of send requests with errors.
 pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: a SEND beyond the MTU is not sent", beyond_mtu(ends));
-    tap.result("UD: a high queue key is the QP's own", own_qkey(ends));
-    tap.result("UD: wrong lkey: LOC_PROT_ERR, SQE and back", sqe(ends));
-    tap.result("UD: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
-    tap.result("UD: another PD's handle: LOC_QP_OP_ERR", foreign(ends));
+    tap.result(
+        "UD: the highest bit of a Q_Key selects the QP's Q_Key",
+        own_qkey(ends),
+    );
+    tap.result(
+        "UD: wrong lkey: LOC_PROT_ERR, SQE, and back to RTS",
+        wrong_lkey(ends),
+    );
+    tap.result("UD: RDMA WRITE: LOC_QP_OP_ERR", rdma_write(ends));
+    tap.result(
+        "UD: address handle of another PD: LOC_QP_OP_ERR",
+        other_pd(ends),
+    );
     let cases: [(&str, fn(&Ends) -> Outcome); 2] = [
-        ("UD: an address in the work request", in_request),
-        ("UD: an address that isn't ours: LOC_QP_OP_ERR", lies),
+        (
+            "UD: SEND with the address vector in the work request",
+            address_in_request,
+        ),
+        (
+            "UD: address vector without a valid source: LOC_QP_OP_ERR",
+            invalid_source_gid,
+        ),
     ];
     for (name, case) in cases {
         if is_stock() {
             tap.result(name, case(ends));
         } else {
-            tap.skip(name, "librrxe knows handles by their numbers only");
+            tap.skip(
+                name,
+                "librrxe puts only the number of an AH in the work request",
+            );
         }
     }
     tap.result("UD: ERR flushes both queues", flush(ends));
@@ -80,10 +116,10 @@ impl Node {
     pub fn new(device: &str, v6: bool) -> Result<Self, String> {
         let context = Context::open(device).map_err(text)?;
         let pd = Pd::new(&context).map_err(text)?;
-        Self::on(&context, &pd, v6).map_err(|e| format!("set-up: {e}"))
+        Self::in_pd(&context, &pd, v6).map_err(|e| format!("set-up: {e}"))
     }
 
-    fn on(context: &Rc<Context>, pd: &Rc<Pd>, v6: bool) -> io::Result<Self> {
+    fn in_pd(context: &Rc<Context>, pd: &Rc<Pd>, v6: bool) -> io::Result<Self> {
         let (gid_index, gid) = context.gid(v6)?;
         let cq = Cq::new(context, 256)?;
         let qp = Qp::of_type(IBV_QPT_UD, pd, &cq, Depth::default())?;
@@ -204,8 +240,8 @@ pub fn check(wc: &ibv_wc, from: &Node, to: &Node, size: usize, seed: u64) -> Out
     if let Some(at) = memory.mismatch(TARGET + GRH, size, seed) {
         return Err(format!("byte {at} is wrong"));
     }
-    let beside = memory.get(TARGET - 1) | memory.get(TARGET + GRH + size);
-    ensure(beside == 0, || {
+    let neighbours = memory.get(TARGET - 1) | memory.get(TARGET + GRH + size);
+    ensure(neighbours == 0, || {
         "a byte beside the receive was written".into()
     })
 }
@@ -275,7 +311,7 @@ fn checksum(header: &[u8]) -> u32 {
     !((sum & 0xffff) + (sum >> 16)) & 0xffff
 }
 
-fn header(ends: &Ends) -> Outcome {
+fn grh_header(ends: &Ends) -> Outcome {
     let (mut a, mut b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     let size = 33;
@@ -294,7 +330,9 @@ fn header(ends: &Ends) -> Outcome {
             format!("addresses {grh:02x?}")
         });
     }
-    ensure(grh[..20] == [0; 20], || "no zeros in front".into())?;
+    ensure(grh[..20] == [0; 20], || {
+        "the 20 bytes before the IPv4 header are not zero".into()
+    })?;
     ensure(grh[20] == 0x45 && grh[29] == 17, || {
         format!("no IPv4 header: {grh:02x?}")
     })?;
@@ -310,14 +348,14 @@ fn header(ends: &Ends) -> Outcome {
     )
 }
 
-fn answer(ends: &Ends) -> Outcome {
+fn reply(ends: &Ends) -> Outcome {
     let (mut a, mut b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     b.recv(1, TARGET, 100)?;
     a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
     a.expect(2, IBV_WC_SUCCESS)?;
     let wc = b.expect(1, IBV_WC_SUCCESS)?;
-    let back = Ah::answering(&b.pd, &wc, &b.grh(TARGET)).map_err(text)?;
+    let back = Ah::from_wc(&b.pd, &wc, &b.grh(TARGET)).map_err(text)?;
     transfer(&mut b, &mut a, &back, 500, 8)
 }
 
@@ -330,7 +368,7 @@ fn beyond_mtu(ends: &Ends) -> Outcome {
     // the datagram.
     let wc = next_completion(&a.cq)?;
     ensure(wc.wr_id == 2, || format!("completion {}", wc.wr_id))?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     if wc.status == IBV_WC_SUCCESS {
         b.qp.modify(
             &ibv_qp_attr {
@@ -355,7 +393,7 @@ fn wrong_qkey(ends: &Ends) -> Outcome {
     datagram.qkey ^= 1;
     a.send(&datagram)?;
     a.expect(2, IBV_WC_SUCCESS)?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
     a.expect(3, IBV_WC_SUCCESS)?;
     let wc = b.expect(1, IBV_WC_SUCCESS)?;
@@ -382,7 +420,7 @@ fn short_receive(ends: &Ends) -> Outcome {
     b.recv(1, TARGET, 100)?;
     a.send(&Datagram::new(2, &a, &ah, &b, 101))?;
     a.expect(2, IBV_WC_SUCCESS)?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
     a.expect(3, IBV_WC_SUCCESS)?;
     let wc = b.expect(1, IBV_WC_SUCCESS)?;
@@ -390,10 +428,12 @@ fn short_receive(ends: &Ends) -> Outcome {
 }
 
 /// Six QPs of one protection domain on device B. The first sends to all of them, itself included.
-fn many(ends: &Ends) -> Outcome {
+fn many_qps(ends: &Ends) -> Outcome {
     let context = Context::open(ends.b).map_err(text)?;
     let pd = Pd::new(&context).map_err(text)?;
-    let group: Result<Vec<Node>, _> = (0..6).map(|_| Node::on(&context, &pd, ends.v6)).collect();
+    let group: Result<Vec<Node>, _> = (0..6)
+        .map(|_| Node::in_pd(&context, &pd, ends.v6))
+        .collect();
     let mut group = group.map_err(text)?;
     let ah = group[0].ah_to(&group[1])?;
     group[0].mr.buffer.fill(0, 777, 12);
@@ -409,12 +449,12 @@ fn many(ends: &Ends) -> Outcome {
         let wc = to.expect(100, IBV_WC_SUCCESS)?;
         check(&wc, &group[0], to, 777, 12)?;
     }
-    expect_silence(&group[0].cq)
+    expect_no_completion(&group[0].cq)
 }
 
 /// Ten destinations, more than any provider's cache has room for, each with an address handle of
 /// its own.
-fn rounds(ends: &Ends) -> Outcome {
+fn many_destinations(ends: &Ends) -> Outcome {
     let a = Node::new(ends.a, ends.v6)?;
     let group: Result<Vec<Node>, _> = (0..10).map(|_| Node::new(ends.b, ends.v6)).collect();
     let group = group?;
@@ -433,14 +473,14 @@ fn rounds(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-fn in_sqe(a: &Node) -> Outcome {
+fn expect_sqe(a: &Node) -> Outcome {
     let state = a.state()?;
     ensure(state == IBV_QPS_SQE, || {
         format!("the sender is in state {state}")
     })
 }
 
-fn sqe(ends: &Ends) -> Outcome {
+fn wrong_lkey(ends: &Ends) -> Outcome {
     let (mut a, mut b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     let back = b.ah_to(&a)?;
@@ -448,7 +488,7 @@ fn sqe(ends: &Ends) -> Outcome {
     datagram.sges[0].lkey ^= 0x4321_0000;
     a.send(&datagram)?;
     a.expect(2, IBV_WC_LOC_PROT_ERR)?;
-    in_sqe(&a)?;
+    expect_sqe(&a)?;
     a.send(&Datagram::new(3, &a, &ah, &b, 100))?;
     a.expect(3, IBV_WC_WR_FLUSH_ERR)?;
     // The receive queue still works.
@@ -464,7 +504,7 @@ fn sqe(ends: &Ends) -> Outcome {
 
 /// An RDMA WRITE, which UD QPs do not support. The provider may refuse it with EINVAL when it is
 /// posted.
-fn refused(ends: &Ends) -> Outcome {
+fn rdma_write(ends: &Ends) -> Outcome {
     let (a, b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     let mut datagram = Datagram::new(2, &a, &ah, &b, 100);
@@ -476,15 +516,15 @@ fn refused(ends: &Ends) -> Outcome {
     }
 }
 
-fn foreign(ends: &Ends) -> Outcome {
+fn other_pd(ends: &Ends) -> Outcome {
     let (a, b) = nodes(ends)?;
     let other = Node::new(ends.a, ends.v6)?;
     let ah = other.ah_to(&b)?;
     b.recv(1, TARGET, 100)?;
     a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
     a.expect(2, IBV_WC_LOC_QP_OP_ERR)?;
-    in_sqe(&a)?;
-    expect_silence(&b.cq)
+    expect_sqe(&a)?;
+    expect_no_completion(&b.cq)
 }
 
 /// Offset in librxe's `struct rxe_ah` of the address vector (`struct rxe_av`, `rdma_user_rxe.h`).
@@ -521,7 +561,7 @@ fn without_number(ah: &Ah, to: &Node, sgid_index: u8) -> Outcome {
     Ok(())
 }
 
-fn in_request(ends: &Ends) -> Outcome {
+fn address_in_request(ends: &Ends) -> Outcome {
     let (mut a, mut b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     without_number(&ah, &b, a.gid_index)?;
@@ -531,15 +571,15 @@ fn in_request(ends: &Ends) -> Outcome {
     Ok(())
 }
 
-fn lies(ends: &Ends) -> Outcome {
+fn invalid_source_gid(ends: &Ends) -> Outcome {
     let (a, b) = nodes(ends)?;
     let ah = a.ah_to(&b)?;
     without_number(&ah, &b, 200)?;
     b.recv(1, TARGET, 100)?;
     a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
     a.expect(2, IBV_WC_LOC_QP_OP_ERR)?;
-    in_sqe(&a)?;
-    expect_silence(&b.cq)
+    expect_sqe(&a)?;
+    expect_no_completion(&b.cq)
 }
 
 fn flush(ends: &Ends) -> Outcome {
@@ -559,5 +599,5 @@ fn flush(ends: &Ends) -> Outcome {
     }
     a.send(&Datagram::new(9, &a, &ah, &b, 100))?;
     a.expect(9, IBV_WC_WR_FLUSH_ERR)?;
-    expect_silence(&a.cq)
+    expect_no_completion(&a.cq)
 }

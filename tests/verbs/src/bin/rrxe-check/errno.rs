@@ -152,7 +152,10 @@ fn regions(tap: &mut Tap, pd: &Rc<Pd>) {
     };
     let at = mr.buffer.addr();
     let cases = [
-        ("one odd byte", succeeds(reg(pd, at + 4095, 1, ALL_ACCESS))),
+        (
+            "one byte at an odd address",
+            succeeds(reg(pd, at + 4095, 1, ALL_ACCESS)),
+        ),
         (
             "an unmapped address",
             refused(reg(pd, 0x1000, 4096, ALL_ACCESS), &[EFAULT]),
@@ -261,7 +264,7 @@ fn transitions(tap: &mut Tap, ends: &Ends) {
         }),
     );
     expect(
-        "255 READs at a time",
+        "255 outstanding READs",
         timed(Timing {
             rd_atomic: 255,
             ..Timing::default()
@@ -275,7 +278,7 @@ fn transitions(tap: &mut Tap, ends: &Ends) {
         }),
     );
     expect(
-        "a current state that is not",
+        "a wrong current state",
         connected().map(|pair| {
             let attr = ibv_qp_attr {
                 cur_qp_state: IBV_QPS_SQD,

@@ -12,7 +12,7 @@ use rrxe_verbs::{
 
 use crate::{
     datagram::{check, text, Datagram, Node, QKEY, TARGET},
-    pair::{ensure, expect_silence, next_completion, Ends, Outcome},
+    pair::{ensure, expect_no_completion, next_completion, Ends, Outcome},
     tap::Tap,
 };
 
@@ -22,22 +22,31 @@ const EBUSY: i32 = 16;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
 /// Maximum number of QPs of one user in a group (`MAX_MCAST_QP_OF_ONE`, limits.rs).
-const LIMIT: usize = 56;
+const MAX_QPS_OF_USER: usize = 56;
 
 /// Runs the cases in which device A sends and device B receives.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("group: every attached QP gets a copy", copies(ends));
     tap.result("group: a detached QP gets nothing", detached(ends));
-    tap.result("group: another queue key is dropped", wrong_qkey(ends));
-    tap.result("group: a QP number of its own is dropped", wrong_qpn(ends));
-    tap.result("group: an attached QP stays: EBUSY", busy(ends));
+    tap.result(
+        "group: a datagram with a wrong Q_Key is dropped",
+        wrong_qkey(ends),
+    );
+    tap.result(
+        "group: a datagram to a unicast QPN is dropped",
+        wrong_qpn(ends),
+    );
+    tap.result("group: destroy_qp of an attached QP: EBUSY", busy(ends));
     tap.result("group: too many QPs: ENOMEM", limit(ends));
-    tap.result("group: what can't be attached: EINVAL", refused(ends));
+    tap.result(
+        "group: attach of an RC QP or a unicast GID: EINVAL",
+        refused(ends),
+    );
 }
 
 /// Runs the case in which the sending QP is attached to the group that it sends to.
 pub fn run_sender(tap: &mut Tap, ends: &Ends) {
-    tap.result("group: the sender gets a copy, too", sender(ends));
+    tap.result("group: the sending QP gets a copy, too", sender(ends));
 }
 
 /// The GID of group `n`: ff0e::77NN or 239.77.1.N.
@@ -82,15 +91,15 @@ fn to_group<'a>(id: u64, from: &Node, ah: &'a Ah, size: usize) -> Datagram<'a> {
 
 /// Waits for a datagram of `size` bytes of the pattern of `seed` from `from`, and checks that its
 /// GRH has the destination `group`.
-fn arrives(from: &Node, to: &Node, group: [u8; 16], size: usize, seed: u64) -> Outcome {
+fn expect_datagram(from: &Node, to: &Node, group: [u8; 16], size: usize, seed: u64) -> Outcome {
     let wc = to.expect(seed, IBV_WC_SUCCESS)?;
     check(&wc, from, to, size, seed)?;
     let grh = to.grh(TARGET);
-    let right = match group[0] {
+    let matches = match group[0] {
         0xff => grh[24..] == group,
         _ => grh[36..] == group[12..],
     };
-    ensure(right, || format!("the header is {grh:02x?}"))
+    ensure(matches, || format!("the header is {grh:02x?}"))
 }
 
 pub fn copies(ends: &Ends) -> Outcome {
@@ -113,14 +122,14 @@ pub fn copies(ends: &Ends) -> Outcome {
         a.send(&to_group(1, &a, &ah, size))?;
         a.expect(1, IBV_WC_SUCCESS)?;
         for node in attached {
-            arrives(&a, node, address, size, seed)?;
+            expect_datagram(&a, node, address, size, seed)?;
         }
     }
     for node in others {
-        expect_silence(&node.cq)?;
+        expect_no_completion(&node.cq)?;
     }
     for node in attached {
-        expect_silence(&node.cq)?;
+        expect_no_completion(&node.cq)?;
         expect_errno(detach(&node.qp, address), 0)?;
     }
     expect_errno(detach(&others[0].qp, other), 0)
@@ -146,10 +155,10 @@ fn sender(ends: &Ends) -> Outcome {
     ensure(opcodes == [IBV_WC_SEND, IBV_WC_RECV], || {
         format!("opcodes {opcodes:?}")
     })?;
-    arrives(&a, &b, address, 500, 7)?;
-    arrives(&a, &third, address, 500, 7)?;
+    expect_datagram(&a, &b, address, 500, 7)?;
+    expect_datagram(&a, &third, address, 500, 7)?;
     for node in [&a, &b, &third] {
-        expect_silence(&node.cq)?;
+        expect_no_completion(&node.cq)?;
         expect_errno(detach(&node.qp, address), 0)?;
     }
     Ok(())
@@ -157,7 +166,7 @@ fn sender(ends: &Ends) -> Outcome {
 
 /// Sends a datagram to B's group from A and checks that B gets no completion. `prepare` acts on the
 /// attached B, and `change` on the datagram.
-fn nothing(
+fn expect_dropped(
     ends: &Ends,
     prepare: fn(&Node, [u8; 16]) -> Outcome,
     change: fn(&mut Datagram<'_>),
@@ -172,18 +181,18 @@ fn nothing(
     change(&mut datagram);
     a.send(&datagram)?;
     a.expect(2, IBV_WC_SUCCESS)?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     detach(&b.qp, address);
     Ok(())
 }
 
 fn detached(ends: &Ends) -> Outcome {
-    let leave = |b: &Node, address| expect_errno(detach(&b.qp, address), 0);
-    nothing(ends, leave, |_| ())
+    let detach_again = |b: &Node, address| expect_errno(detach(&b.qp, address), 0);
+    expect_dropped(ends, detach_again, |_| ())
 }
 
 fn wrong_qkey(ends: &Ends) -> Outcome {
-    nothing(ends, |_, _| Ok(()), |datagram| datagram.qkey = QKEY ^ 1)
+    expect_dropped(ends, |_, _| Ok(()), |datagram| datagram.qkey = QKEY ^ 1)
 }
 
 fn wrong_qpn(ends: &Ends) -> Outcome {
@@ -194,7 +203,7 @@ fn wrong_qpn(ends: &Ends) -> Outcome {
     let ah = ah_to(&a, address)?;
     a.send(&Datagram::new(2, &a, &ah, &b, 100))?;
     a.expect(2, IBV_WC_SUCCESS)?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     expect_errno(detach(&b.qp, address), 0)
 }
 
@@ -220,15 +229,15 @@ fn limit(ends: &Ends) -> Outcome {
         ..Depth::default()
     };
     let make = |_| Qp::of_type(IBV_QPT_UD, &pd, &cq, depth).map_err(text);
-    let qps: Result<Vec<Qp>, _> = (0..=LIMIT).map(make).collect();
+    let qps: Result<Vec<Qp>, _> = (0..=MAX_QPS_OF_USER).map(make).collect();
     let qps = qps?;
     let address = address(ends.v6, 7);
     for (index, qp) in qps.iter().enumerate() {
-        let expected = if index < LIMIT { 0 } else { ENOMEM };
+        let expected = if index < MAX_QPS_OF_USER { 0 } else { ENOMEM };
         expect_errno(attach(qp, address), expected)?;
     }
     expect_errno(detach(&qps[3], address), 0)?;
-    expect_errno(attach(&qps[LIMIT], address), 0)?;
+    expect_errno(attach(&qps[MAX_QPS_OF_USER], address), 0)?;
     for (index, qp) in qps.iter().enumerate() {
         expect_errno(detach(qp, address), if index == 3 { EINVAL } else { 0 })?;
     }
@@ -239,9 +248,9 @@ fn refused(ends: &Ends) -> Outcome {
     let b = Node::new(ends.b, ends.v6)?;
     let connected = Qp::new(&b.pd, &b.cq, Depth::default()).map_err(text)?;
     expect_errno(attach(&connected, address(ends.v6, 8)), EINVAL)?;
-    let mut single = address(ends.v6, 8);
-    single[if ends.v6 { 0 } else { 12 }] = 0x20;
-    expect_errno(attach(&b.qp, single), EINVAL)
+    let mut unicast = address(ends.v6, 8);
+    unicast[if ends.v6 { 0 } else { 12 }] = 0x20;
+    expect_errno(attach(&b.qp, unicast), EINVAL)
 }
 
 /// Attaches a QP of device B to a group, posts receives, and waits until the standard input ends.
@@ -255,7 +264,7 @@ pub fn hold(ends: &Ends) -> Outcome {
     }
     println!("attached {:x}", b.qp.number());
     io::stdin().read_to_end(&mut Vec::new()).map_err(text)?;
-    expect_silence(&b.cq)?;
+    expect_no_completion(&b.cq)?;
     let touched = (0..1 << 16).find(|&at| b.mr.buffer.get(at) != 0);
     ensure(touched.is_none(), || {
         format!("byte {touched:?} was written")

@@ -19,11 +19,11 @@ const STRIDE: usize = 8192;
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result(
-        "UC: what arrives over a bad network is whole",
+        "UC: messages that arrive over a bad network are whole",
         connected(ends),
     );
     tap.result(
-        "UD: what arrives over a bad network is whole",
+        "UD: datagrams that arrive over a bad network are whole",
         datagrams(ends),
     );
 }

@@ -109,7 +109,10 @@ fn main() -> ExitCode {
         raw::run_denied(&mut tap, &ends);
     }
     if topics.contains(&"hold-group") {
-        tap.result("group: attach, wait, detach", group::hold(&ends));
+        tap.result(
+            "group: an idle attached QP gets nothing and still works",
+            group::hold(&ends),
+        );
     }
     if wanted("loss") {
         loss::run(&mut tap, &ends);

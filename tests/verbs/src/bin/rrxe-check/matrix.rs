@@ -40,7 +40,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("matrix: RC ATOMIC_WRITE", atomic_write(ends));
     tap.result("matrix: RC to a window of type 1", window_1(ends));
     tap.result("matrix: RC to a window of type 2", window_2(ends));
-    tap.result("matrix: RC SEND to an SRQ", srq::turns(ends));
+    tap.result("matrix: RC SEND to an SRQ", srq::several_qps(ends));
     let uc: [(&str, Transfer); 4] = [
         ("matrix: UC SEND", transfer::send),
         ("matrix: UC SEND with immediate", transfer::send_imm),
@@ -61,22 +61,22 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
 
 fn invalidate(ends: &Ends) -> Outcome {
     // The completion's flags are ignored, because not all providers set IBV_WC_WITH_INV.
-    windows::lifetime::invalidated(ends).map(|_| ())
+    windows::lifetime::send_with_invalidate(ends).map(|_| ())
 }
 
 fn window_1(ends: &Ends) -> Outcome {
-    windows::reached(ends, IBV_MW_TYPE_1)
+    windows::whole_range(ends, IBV_MW_TYPE_1)
 }
 
 fn window_2(ends: &Ends) -> Outcome {
-    windows::reached(ends, IBV_MW_TYPE_2)
+    windows::whole_range(ends, IBV_MW_TYPE_2)
 }
 
 /// READs by device A. The ends are swapped, because in `transfer::read` the second end reads.
 fn read(ends: &Ends) -> Outcome {
     let (a, b) = (ends.b, ends.a);
-    let turned = Ends { a, b, v6: ends.v6 };
-    each_size(&turned, Plan::default(), &SIZES, transfer::read)
+    let swapped = Ends { a, b, v6: ends.v6 };
+    each_size(&swapped, Plan::default(), &SIZES, transfer::read)
 }
 
 fn atomic_write(ends: &Ends) -> Outcome {
@@ -97,6 +97,6 @@ fn atomic_write(ends: &Ends) -> Outcome {
     ensure(got == u64::from_ne_bytes(bytes), || {
         format!("memory holds {got:#x}")
     })?;
-    let beside = pair.b.mr.buffer.word(56) | pair.b.mr.buffer.word(72);
-    ensure(beside == 0, || "a word beside it was written".into())
+    let neighbours = pair.b.mr.buffer.word(56) | pair.b.mr.buffer.word(72);
+    ensure(neighbours == 0, || "a word beside it was written".into())
 }

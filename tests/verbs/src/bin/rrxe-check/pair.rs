@@ -31,7 +31,7 @@ pub fn is_stock() -> bool {
 }
 
 /// Longest wait for a completion.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const COMPLETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One end of a connection.
 pub struct End {
@@ -49,12 +49,12 @@ pub struct Plan {
     pub depth: Depth,
     pub timing: Timing,
     /// Access rights of the memory regions.
-    pub region: u32,
+    pub mr_access: u32,
     /// Remote access rights of the QPs.
-    pub rights: u32,
+    pub qp_access: u32,
     pub psn: u32,
     /// Connects A to a QP number that does not exist.
-    pub nobody: bool,
+    pub missing_peer: bool,
 }
 
 impl Default for Plan {
@@ -64,10 +64,10 @@ impl Default for Plan {
             memory: 4 << 20,
             depth: Depth::default(),
             timing: Timing::default(),
-            region: ALL_ACCESS,
-            rights: ALL_ACCESS,
+            mr_access: ALL_ACCESS,
+            qp_access: ALL_ACCESS,
             psn: 0xff_fff0,
-            nobody: false,
+            missing_peer: false,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Pair {
     }
 
     /// Creates another pair, whose end B is in the protection domain of this pair's end B.
-    pub fn beside(&self, ends: &Ends, plan: Plan) -> Result<Self, String> {
+    pub fn in_same_pd(&self, ends: &Ends, plan: Plan) -> Result<Self, String> {
         let text = |e: io::Error| format!("set-up: {e}");
         let a = End::new(ends.a, ends.v6, &plan).map_err(text)?;
         let b = End::on(&self.b.qp.pd, ends.v6, &plan).map_err(text)?;
@@ -110,10 +110,10 @@ impl Pair {
     /// Connects both ends.
     fn connect(a: End, b: End, plan: &Plan) -> io::Result<Self> {
         for end in [&a, &b] {
-            link::to_init(&end.qp, plan.rights)?;
+            link::to_init(&end.qp, plan.qp_access)?;
         }
         let mut target = b.endpoint;
-        if plan.nobody {
+        if plan.missing_peer {
             target.qpn ^= 0x5a5a5a;
         }
         for (end, peer) in [(&a, &target), (&b, &a.endpoint)] {
@@ -139,11 +139,11 @@ impl End {
 
     fn on(pd: &Rc<Pd>, v6: bool, plan: &Plan) -> io::Result<Self> {
         let cq = Cq::new(&pd.context, 1024)?;
-        let mr = Mr::new(pd, plan.memory, plan.region)?;
+        let mr = Mr::new(pd, plan.memory, plan.mr_access)?;
         let qp = Qp::of_type(plan.kind, pd, &cq, plan.depth)?;
         let endpoint = Endpoint {
             psn: plan.psn,
-            ..Endpoint::offering(&pd.context, &qp, &mr, v6)?
+            ..Endpoint::with_memory(&pd.context, &qp, &mr, v6)?
         };
         Ok(Self {
             qp,
@@ -205,9 +205,9 @@ impl End {
         ))
     }
 
-    /// Checks that no completion comes ([`expect_silence`]).
-    pub fn expect_silence(&self) -> Outcome {
-        expect_silence(&self.cq)
+    /// Checks that no completion comes ([`expect_no_completion`]).
+    pub fn expect_no_completion(&self) -> Outcome {
+        expect_no_completion(&self.cq)
     }
 
     /// The QP's state.
@@ -226,7 +226,7 @@ impl End {
 pub fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
     let mut wc = [ibv_wc::default()];
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < COMPLETION_TIMEOUT {
         if cq.poll(&mut wc) == 1 {
             return Ok(mem::take(&mut wc[0]));
         }
@@ -236,7 +236,7 @@ pub fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
 }
 
 /// Checks that a CQ has no completion after 50 ms.
-pub fn expect_silence(cq: &Cq) -> Outcome {
+pub fn expect_no_completion(cq: &Cq) -> Outcome {
     std::thread::sleep(Duration::from_millis(50));
     let mut wc = [ibv_wc::default()];
     match cq.poll(&mut wc) {

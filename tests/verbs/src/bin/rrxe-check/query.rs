@@ -13,19 +13,19 @@ use crate::{
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("QPs that are queried all the time go on", query_busy(ends));
+    tap.result("QPs transfer data while they are queried", query_busy(ends));
 }
 
 /// Each WRITE is posted after the one before has completed. If a query lost a doorbell, no later
 /// doorbell would make up for it, and the transfer would stop.
 fn query_busy(ends: &Ends) -> Outcome {
     const WRITES: u64 = 2000;
-    const LOOKS: u64 = 100;
+    const QUERIES: u64 = 100;
     let pair = Pair::new(ends, Plan::default())?;
     let (a, b) = (pair.a.qp.raw as usize, pair.b.qp.raw as usize);
-    let (stop, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, queries) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let looker = scope.spawn(|| {
+        let querier = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 for qp in [a, b] {
                     let (mut attr, mut init) =
@@ -38,21 +38,21 @@ fn query_busy(ends: &Ends) -> Outcome {
                         format!("errno {errno}, state {}", attr.qp_state)
                     })?;
                 }
-                looks.fetch_add(1, Ordering::Relaxed);
+                queries.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
         });
         // A busy host may start the thread late.
-        let goes_on = |id: &u64| {
-            *id < WRITES || looks.load(Ordering::Relaxed) < LOOKS && !looker.is_finished()
+        let continues = |id: &u64| {
+            *id < WRITES || queries.load(Ordering::Relaxed) < QUERIES && !querier.is_finished()
         };
-        let written = (0..).take_while(goes_on).try_for_each(|id| {
+        let written = (0..).take_while(continues).try_for_each(|id| {
             let write = Send::new(id, IBV_WR_RDMA_WRITE, vec![pair.a.mr.sge(0, 64)]);
             pair.a.send(write.at(&pair.b, 0))?;
             pair.a.expect(id, IBV_WC_SUCCESS).map(|_| ())
         });
         stop.store(true, Ordering::Relaxed);
-        let looked = looker.join().map_err(|_| "the looker panicked")?;
-        written.and(looked)
+        let queried = querier.join().map_err(|_| "the querying thread panicked")?;
+        written.and(queried)
     })
 }

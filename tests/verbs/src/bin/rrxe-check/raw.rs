@@ -12,7 +12,7 @@ use rrxe_verbs::{
 
 use crate::{
     datagram::text,
-    pair::{ensure, expect_silence, next_completion, Ends, Outcome},
+    pair::{ensure, expect_no_completion, next_completion, Ends, Outcome},
     tap::Tap,
 };
 
@@ -27,9 +27,12 @@ const EPERM: i32 = 1;
 /// Runs all cases. Prints the frames that are sent, so that a script (raw.sh) can compare them with
 /// the frames that arrive.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("raw: states and attributes", states(ends));
-    tap.result("raw: frames of all sizes leave", frames(ends));
-    tap.result("raw: no frame: LOC_LEN_ERR, SQE and back", lengths(ends));
+    tap.result("raw: modify_qp to ERR, RESET and INIT", states(ends));
+    tap.result("raw: frames of all sizes are sent", frames(ends));
+    tap.result(
+        "raw: invalid length: LOC_LEN_ERR, SQE, and back to RTS",
+        lengths(ends),
+    );
     tap.result("raw: wrong lkey: LOC_PROT_ERR", wrong_lkey(ends));
     tap.result("raw: RDMA WRITE: LOC_QP_OP_ERR", refused(ends));
 }
@@ -44,7 +47,7 @@ pub fn run_denied(tap: &mut Tap, ends: &Ends) {
         let errno = made.err().and_then(|error| error.raw_os_error());
         ensure(errno == Some(EPERM), || format!("errno {errno:?}"))
     };
-    tap.result("raw: without the right to it: EPERM", denied());
+    tap.result("raw: create_qp without CAP_NET_RAW: EPERM", denied());
 }
 
 struct Port {
@@ -155,7 +158,7 @@ fn frames(ends: &Ends) -> Outcome {
     let mut sges = [port.mr.sge(0, 64)];
     port.send(9, IBV_WR_SEND, IBV_SEND_INLINE, &mut sges)?;
     port.expect(9, IBV_WC_SUCCESS)?;
-    expect_silence(&port.cq)
+    expect_no_completion(&port.cq)
 }
 
 fn lengths(ends: &Ends) -> Outcome {

@@ -18,7 +18,7 @@ use rrxe_verbs::{
 };
 
 use crate::{
-    pair::{ensure, Ends, Outcome, PATIENCE},
+    pair::{ensure, Ends, Outcome, COMPLETION_TIMEOUT},
     tap::Tap,
 };
 
@@ -27,27 +27,36 @@ pub const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 
 /// Bytes of one receive buffer. A message of this length takes more than one packet at every MTU.
-const ROOM: usize = 5000;
+const BUFFER_LEN: usize = 5000;
 /// First PSN of both directions, close to the end of the range so that PSNs wrap.
 const FIRST_PSN: u32 = 0xff_fffa;
 /// Number of messages that one QP may have in flight.
 const WINDOW: usize = 16;
 /// Longest wait for an expected event, in milliseconds.
-const SOON: i32 = 60_000;
+const EVENT_TIMEOUT_MS: i32 = 60_000;
 /// Wait, in milliseconds, during which an unexpected event would come.
-const NEVER: i32 = 100;
+const NO_EVENT_WAIT_MS: i32 = 100;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("QPs take turns at an SRQ", turns(ends));
-    tap.result("an empty SRQ is not ready", not_ready(ends));
-    tap.result("the limit of an SRQ is told once", limit(ends));
-    tap.result("a limit that is passed already is told", passed_limit(ends));
-    tap.result("a resized SRQ keeps what is posted", resize(ends));
-    tap.result("an SRQ is resized under traffic", resize_busy(ends));
-    tap.result("QPs that leave an SRQ say so", last_wqe(ends));
-    tap.result("receives of an SRQ belong to its PD", domains(ends));
-    tap.result("an SRQ outlives its QPs only", busy(ends));
+    tap.result("several QPs take receives from an SRQ", several_qps(ends));
+    tap.result("SENDs to an empty SRQ wait for receives", not_ready(ends));
+    tap.result("a reached SRQ limit raises one event", limit(ends));
+    tap.result(
+        "an SRQ limit above the posted receives raises an event",
+        passed_limit(ends),
+    );
+    tap.result("a resized SRQ keeps the posted receives", resize(ends));
+    tap.result("an SRQ is resized while QPs receive", resize_busy(ends));
+    tap.result(
+        "a QP of an SRQ raises LAST_WQE_REACHED in ERR",
+        last_wqe(ends),
+    );
+    tap.result("receives of an SRQ use the PD of the SRQ", pd_of_srq(ends));
+    tap.result(
+        "destroy_srq while a QP uses the SRQ: EBUSY",
+        destroy_in_use(ends),
+    );
     errnos(tap, ends);
 }
 
@@ -56,50 +65,50 @@ fn text(what: &'static str) -> impl Fn(io::Error) -> String {
 }
 
 /// QPs of device A, each connected to a QP of device B. The QPs of B share an SRQ.
-pub struct Fan {
+pub struct SrqPairs {
     a: Vec<Qp>,
     pub b: Vec<Qp>,
     pub srq: Rc<Srq>,
     from: Mr,
     to: Mr,
-    /// Number of receive buffers. Work request `id` uses buffer `id % rooms`. Two work requests
+    /// Number of receive buffers. Work request `id` uses buffer `id % buffers`. Two work requests
     /// with the same buffer are never used at the same time.
-    rooms: usize,
+    buffers: usize,
 }
 
-impl Fan {
+impl SrqPairs {
     pub fn new(ends: &Ends, qps: usize, max_wr: u32) -> Result<Self, String> {
-        Self::in_domains(ends, qps, max_wr, false)
+        Self::with_pds(ends, qps, max_wr, false)
     }
 
-    /// As [`Self::new`]. With `apart`, the QPs of B are in another protection domain than the SRQ
-    /// and its memory.
-    fn in_domains(ends: &Ends, qps: usize, max_wr: u32, apart: bool) -> Result<Self, String> {
-        Self::make(ends, qps, max_wr, apart).map_err(text("set-up"))
+    /// As [`Self::new`]. With `separate_pd`, the QPs of B are in another protection domain than the
+    /// SRQ and its memory.
+    fn with_pds(ends: &Ends, qps: usize, max_wr: u32, separate_pd: bool) -> Result<Self, String> {
+        Self::make(ends, qps, max_wr, separate_pd).map_err(text("set-up"))
     }
 
-    fn make(ends: &Ends, qps: usize, max_wr: u32, apart: bool) -> io::Result<Self> {
+    fn make(ends: &Ends, qps: usize, max_wr: u32, separate_pd: bool) -> io::Result<Self> {
         let (context_a, context_b) = (Context::open(ends.a)?, Context::open(ends.b)?);
         let (pd_a, pd_b) = (Pd::new(&context_a)?, Pd::new(&context_b)?);
         let (cq_a, cq_b) = (Cq::new(&context_a, 4096)?, Cq::new(&context_b, 4096)?);
         let srq = Srq::new(&pd_b, max_wr, 2)?;
-        let pd_qp = if apart {
+        let pd_qp = if separate_pd {
             Pd::new(&context_b)?
         } else {
             pd_b.clone()
         };
-        let rooms = (srq.attr.max_wr as usize).min(512);
-        let mut fan = Self {
-            rooms,
-            from: Mr::new(&pd_a, qps * WINDOW * ROOM, ALL_ACCESS)?,
-            to: Mr::new(&pd_b, rooms * ROOM, ALL_ACCESS)?,
+        let buffers = (srq.attr.max_wr as usize).min(512);
+        let mut pairs = Self {
+            buffers,
+            from: Mr::new(&pd_a, qps * WINDOW * BUFFER_LEN, ALL_ACCESS)?,
+            to: Mr::new(&pd_b, buffers * BUFFER_LEN, ALL_ACCESS)?,
             srq,
             a: Vec::new(),
             b: Vec::new(),
         };
         for _ in 0..qps {
             let a = Qp::new(&pd_a, &cq_a, Depth::default())?;
-            let b = Qp::sharing(&pd_qp, &cq_b, &fan.srq, Depth::default())?;
+            let b = Qp::with_srq(&pd_qp, &cq_b, &pairs.srq, Depth::default())?;
             link::to_init(&a, ALL_ACCESS)?;
             link::to_init(&b, ALL_ACCESS)?;
             let end_a = Endpoint::new(&context_a, a.number(), FIRST_PSN, ends.v6)?;
@@ -108,16 +117,19 @@ impl Fan {
                 link::to_rtr(qp, ours, peer, &Timing::default())?;
                 link::to_rts(qp, ours, &Timing::default())?;
             }
-            fan.a.push(a);
-            fan.b.push(b);
+            pairs.a.push(a);
+            pairs.b.push(b);
         }
-        Ok(fan)
+        Ok(pairs)
     }
 
     /// Posts receive `id` to the SRQ, with two SGEs.
     pub fn post(&self, id: usize) -> Outcome {
-        let at = id % self.rooms * ROOM;
-        let mut sges = [self.to.sge(at, 100), self.to.sge(at + 100, ROOM - 100)];
+        let at = id % self.buffers * BUFFER_LEN;
+        let mut sges = [
+            self.to.sge(at, 100),
+            self.to.sge(at + 100, BUFFER_LEN - 100),
+        ];
         self.srq
             .post_recv(id as u64, &mut sges)
             .map_err(text("post_srq_recv"))
@@ -125,7 +137,7 @@ impl Fan {
 
     /// Sends message `number` of QP `qp`. The immediate data holds both numbers.
     pub fn send(&mut self, qp: usize, number: usize) -> Outcome {
-        let at = (qp * WINDOW + number % WINDOW) * ROOM;
+        let at = (qp * WINDOW + number % WINDOW) * BUFFER_LEN;
         let length = length(number);
         self.from.buffer.fill(at, length, seed(qp, number));
         let mut wr = ibv_send_wr {
@@ -141,21 +153,21 @@ impl Fan {
     }
 
     /// Waits for the next completion of B's QPs.
-    pub fn received(&self) -> Result<ibv_wc, String> {
-        completion(&self.b[0].cq)
+    pub fn next_receive(&self) -> Result<ibv_wc, String> {
+        next_completion(&self.b[0].cq)
     }
 
     /// Waits for the next completion of A's QPs, which must be a success.
-    pub fn sent(&self) -> Outcome {
-        let status = self.sent_with()?;
+    pub fn expect_sent(&self) -> Outcome {
+        let status = self.next_send_status()?;
         ensure(status == IBV_WC_SUCCESS, || {
             format!("send ended with {status}")
         })
     }
 
     /// Waits for the next completion of A's QPs and returns its status.
-    pub fn sent_with(&self) -> Result<ibv_wc_status, String> {
-        Ok(completion(&self.a[0].cq)?.status)
+    pub fn next_send_status(&self) -> Result<ibv_wc_status, String> {
+        Ok(next_completion(&self.a[0].cq)?.status)
     }
 
     /// Checks a receive's completion and data. Returns the index of the QP, the number of the
@@ -178,7 +190,7 @@ impl Fan {
         match self
             .to
             .buffer
-            .mismatch(id % self.rooms * ROOM, length, seed(qp, number))
+            .mismatch(id % self.buffers * BUFFER_LEN, length, seed(qp, number))
         {
             Some(at) => Err(format!("byte {at} of message {number} of QP {qp} is wrong")),
             None => Ok((qp, number, id)),
@@ -188,17 +200,17 @@ impl Fan {
 
 /// Length of message `number`: from no byte to several packets.
 fn length(number: usize) -> usize {
-    [8, 0, 1023, 1024, 1025, 99, 101, ROOM][number % 8]
+    [8, 0, 1023, 1024, 1025, 99, 101, BUFFER_LEN][number % 8]
 }
 
 fn seed(qp: usize, number: usize) -> u64 {
     ((qp << 20) | number) as u64 + 99
 }
 
-fn completion(cq: &Cq) -> Result<ibv_wc, String> {
+fn next_completion(cq: &Cq) -> Result<ibv_wc, String> {
     let mut wc = [ibv_wc::default()];
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < COMPLETION_TIMEOUT {
         if cq.poll(&mut wc) == 1 {
             return Ok(std::mem::take(&mut wc[0]));
         }
@@ -208,7 +220,11 @@ fn completion(cq: &Cq) -> Result<ibv_wc, String> {
 }
 
 pub fn expect_event(context: &Context, wanted: Option<ibv_event_type>) -> Outcome {
-    let wait = if wanted.is_some() { SOON } else { NEVER };
+    let wait = if wanted.is_some() {
+        EVENT_TIMEOUT_MS
+    } else {
+        NO_EVENT_WAIT_MS
+    };
     let event = context.async_event_within(wait).map_err(text("event"))?;
     ensure(event == wanted, || {
         format!("event {event:?}, expected {wanted:?}")
@@ -216,82 +232,82 @@ pub fn expect_event(context: &Context, wanted: Option<ibv_event_type>) -> Outcom
 }
 
 /// Keeps `WINDOW` messages of each QP in flight until each QP has sent `messages` messages, and
-/// checks that they arrive in order. Calls `received` after every receive.
+/// checks that they arrive in order. Calls `on_receive` after every receive.
 fn exchange(
-    fan: &mut Fan,
+    pairs: &mut SrqPairs,
     messages: usize,
-    mut received: impl FnMut(&Fan, usize) -> Outcome,
+    mut on_receive: impl FnMut(&SrqPairs, usize) -> Outcome,
 ) -> Outcome {
-    let qps = fan.a.len();
+    let qps = pairs.a.len();
     let mut next = vec![0; qps];
     for number in 0..WINDOW.min(messages) {
         for qp in 0..qps {
-            fan.send(qp, number)?;
+            pairs.send(qp, number)?;
         }
     }
     for _ in 0..qps * messages {
-        let wc = fan.received()?;
-        let (qp, number, id) = fan.check(&wc)?;
+        let wc = pairs.next_receive()?;
+        let (qp, number, id) = pairs.check(&wc)?;
         ensure(number == next[qp], || {
             format!("message {number} of QP {qp} before {}", next[qp])
         })?;
         next[qp] += 1;
-        received(fan, id)?;
-        fan.sent()?;
+        on_receive(pairs, id)?;
+        pairs.expect_sent()?;
         if number + WINDOW < messages {
-            fan.send(qp, number + WINDOW)?;
+            pairs.send(qp, number + WINDOW)?;
         }
     }
     Ok(())
 }
 
-pub fn turns(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 4, 63)?;
+pub fn several_qps(ends: &Ends) -> Outcome {
+    let mut pairs = SrqPairs::new(ends, 4, 63)?;
     for id in 0..63 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    ensure(fan.post(62).is_err(), || {
-        "a full queue took one more".into()
+    ensure(pairs.post(62).is_err(), || {
+        "a receive was posted to a full SRQ".into()
     })?;
-    exchange(&mut fan, 200, |fan, id| fan.post(id))
+    exchange(&mut pairs, 200, |pairs, id| pairs.post(id))
 }
 
 fn not_ready(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 2, 4)?;
-    fan.send(0, 0)?;
-    fan.send(1, 0)?;
+    let mut pairs = SrqPairs::new(ends, 2, 4)?;
+    pairs.send(0, 0)?;
+    pairs.send(1, 0)?;
     std::thread::sleep(Duration::from_millis(30));
     for id in 0..2 {
-        fan.post(id)?;
-        let wc = fan.received()?;
-        fan.check(&wc)?;
-        fan.sent()?;
+        pairs.post(id)?;
+        let wc = pairs.next_receive()?;
+        pairs.check(&wc)?;
+        pairs.expect_sent()?;
     }
     Ok(())
 }
 
 fn limit(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 2, 16)?;
+    let mut pairs = SrqPairs::new(ends, 2, 16)?;
     for id in 0..10 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    fan.srq.arm(9).map_err(text("arm"))?;
-    let query = |fan: &Fan| fan.srq.query().map_err(text("query"));
-    ensure(query(&fan)?.srq_limit == 9, || {
+    pairs.srq.arm(9).map_err(text("arm"))?;
+    let query = |pairs: &SrqPairs| pairs.srq.query().map_err(text("query"));
+    ensure(query(&pairs)?.srq_limit == 9, || {
         "the limit isn't armed".into()
     })?;
-    let context = fan.b[0].pd.context.clone();
+    let context = pairs.b[0].pd.context.clone();
     for (number, event) in [None, Some(IBV_EVENT_SRQ_LIMIT_REACHED), None]
         .into_iter()
         .enumerate()
     {
-        fan.send(number % 2, number)?;
-        let wc = fan.received()?;
-        fan.check(&wc)?;
-        fan.sent()?;
+        pairs.send(number % 2, number)?;
+        let wc = pairs.next_receive()?;
+        pairs.check(&wc)?;
+        pairs.expect_sent()?;
         expect_event(&context, event).map_err(|why| format!("receive {number}: {why}"))?;
         let armed = if number == 0 { 9 } else { 0 };
-        let found = query(&fan)?.srq_limit;
+        let found = query(&pairs)?.srq_limit;
         ensure(found == armed, || {
             format!("limit {found} after receive {number}")
         })?;
@@ -300,41 +316,41 @@ fn limit(ends: &Ends) -> Outcome {
 }
 
 fn passed_limit(ends: &Ends) -> Outcome {
-    let fan = Fan::new(ends, 1, 16)?;
+    let pairs = SrqPairs::new(ends, 1, 16)?;
     for id in 0..3 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    let context = fan.b[0].pd.context.clone();
-    fan.srq.arm(3).map_err(text("arm"))?;
+    let context = pairs.b[0].pd.context.clone();
+    pairs.srq.arm(3).map_err(text("arm"))?;
     expect_event(&context, None)?;
-    fan.srq.arm(4).map_err(text("arm"))?;
+    pairs.srq.arm(4).map_err(text("arm"))?;
     expect_event(&context, Some(IBV_EVENT_SRQ_LIMIT_REACHED))?;
     expect_event(&context, None)
 }
 
 fn resize(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 2, 31)?;
+    let mut pairs = SrqPairs::new(ends, 2, 31)?;
     let mut next = 0;
-    let mut receive = |fan: &mut Fan, count: usize| -> Outcome {
+    let mut receive = |pairs: &mut SrqPairs, count: usize| -> Outcome {
         for _ in 0..count {
-            fan.send(next % 2, next)?;
-            let wc = fan.received()?;
-            let (_, _, id) = fan.check(&wc)?;
+            pairs.send(next % 2, next)?;
+            let wc = pairs.next_receive()?;
+            let (_, _, id) = pairs.check(&wc)?;
             ensure(id == next % 31, || {
                 format!("buffer {id} in the place of {}", next % 31)
             })?;
-            fan.sent()?;
+            pairs.expect_sent()?;
             next += 1;
         }
         Ok(())
     };
     // After this the posted WQEs lie around the end of the ring.
     for id in 0..31 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    receive(&mut fan, 25)?;
+    receive(&mut pairs, 25)?;
     for id in 0..14 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
     for (max_wr, granted) in [
         (100, 127),
@@ -343,20 +359,20 @@ fn resize(ends: &Ends) -> Outcome {
         (1 << 12, (1 << 13) - 1),
         (31, 31),
     ] {
-        fan.srq.resize(max_wr).map_err(text("resize"))?;
-        let found = fan.srq.query().map_err(text("query"))?.max_wr;
+        pairs.srq.resize(max_wr).map_err(text("resize"))?;
+        let found = pairs.srq.query().map_err(text("query"))?.max_wr;
         ensure(found == granted, || format!("{found} WQEs for {max_wr}"))?;
     }
-    let refused = fan.srq.resize(15);
+    let refused = pairs.srq.resize(15);
     ensure(errno_of(&refused) == EINVAL, || {
         format!("{refused:?} for less than is posted")
     })?;
-    receive(&mut fan, 20)?;
+    receive(&mut pairs, 20)?;
     // The SRQ is empty now. Fills it once more.
     for id in 14..31 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    receive(&mut fan, 17)
+    receive(&mut pairs, 17)
 }
 
 fn resize_busy(ends: &Ends) -> Outcome {
@@ -365,12 +381,12 @@ fn resize_busy(ends: &Ends) -> Outcome {
     const MESSAGES: usize = 40;
     const RESIZES: u32 = 6;
     // Messages of the three QPs in one exchange.
-    const TAKEN: usize = 3 * MESSAGES;
-    let mut fan = Fan::new(ends, 3, POSTED as u32)?;
+    const RECEIVES: usize = 3 * MESSAGES;
+    let mut pairs = SrqPairs::new(ends, 3, POSTED as u32)?;
     for id in 0..POSTED {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    let (queue, count) = (fan.srq.raw as usize, AtomicU32::new(0));
+    let (queue, count) = (pairs.srq.raw as usize, AtomicU32::new(0));
     let mut taken = vec![false; POSTED];
     std::thread::scope(|scope| {
         let resizer = scope.spawn(|| {
@@ -383,14 +399,14 @@ fn resize_busy(ends: &Ends) -> Outcome {
             }
             Ok(())
         });
-        let mut left = POSTED;
+        let mut remaining = POSTED;
         while count.load(Ordering::Relaxed) < RESIZES - 1 && !resizer.is_finished() {
-            if left < TAKEN {
+            if remaining < RECEIVES {
                 std::thread::yield_now();
                 continue;
             }
-            left -= TAKEN;
-            exchange(&mut fan, MESSAGES, |_, id| {
+            remaining -= RECEIVES;
+            exchange(&mut pairs, MESSAGES, |_, id| {
                 // The order between the QPs is undefined, but each work request is used once.
                 let place = taken.get_mut(id).ok_or_else(|| format!("receive {id}"))?;
                 ensure(!std::mem::replace(place, true), || {
@@ -415,54 +431,54 @@ unsafe fn resize_raw(srq: *mut ibv_srq, max_wr: u32) -> i32 {
 }
 
 fn last_wqe(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 2, 16)?;
+    let mut pairs = SrqPairs::new(ends, 2, 16)?;
     for id in 0..4 {
-        fan.post(id)?;
+        pairs.post(id)?;
     }
-    let context = fan.b[0].pd.context.clone();
+    let context = pairs.b[0].pd.context.clone();
     let error = ibv_qp_attr {
         qp_state: IBV_QPS_ERR,
         ..Default::default()
     };
-    fan.b[0]
+    pairs.b[0]
         .modify(&error, IBV_QP_STATE)
         .map_err(text("modify"))?;
     expect_event(&context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
     expect_event(&context, None)?;
     // No receive of the SRQ was flushed, because the SRQ belongs to the other QPs, too.
     for number in 0..4 {
-        fan.send(1, number)?;
-        let wc = fan.received()?;
-        let (_, _, id) = fan.check(&wc)?;
+        pairs.send(1, number)?;
+        let wc = pairs.next_receive()?;
+        let (_, _, id) = pairs.check(&wc)?;
         ensure(id == number, || {
             format!("buffer {id} in the place of {number}")
         })?;
-        fan.sent()?;
+        pairs.expect_sent()?;
     }
     Ok(())
 }
 
-fn domains(ends: &Ends) -> Outcome {
-    let mut fan = Fan::in_domains(ends, 1, 4, true)?;
-    fan.post(0)?;
-    fan.send(0, 0)?;
-    let wc = fan.received()?;
-    fan.check(&wc)?;
-    fan.sent()
+fn pd_of_srq(ends: &Ends) -> Outcome {
+    let mut pairs = SrqPairs::with_pds(ends, 1, 4, true)?;
+    pairs.post(0)?;
+    pairs.send(0, 0)?;
+    let wc = pairs.next_receive()?;
+    pairs.check(&wc)?;
+    pairs.expect_sent()
 }
 
-fn busy(ends: &Ends) -> Outcome {
-    let mut fan = Fan::new(ends, 1, 4)?;
-    let refused = fan.srq.destroy();
+fn destroy_in_use(ends: &Ends) -> Outcome {
+    let mut pairs = SrqPairs::new(ends, 1, 4)?;
+    let refused = pairs.srq.destroy();
     ensure(errno_of(&refused) == EBUSY, || {
         format!("{refused:?} with a QP")
     })?;
     // The SRQ still works.
-    fan.post(0)?;
-    fan.send(0, 0)?;
-    let wc = fan.received()?;
-    fan.check(&wc)?;
-    fan.sent()
+    pairs.post(0)?;
+    pairs.send(0, 0)?;
+    let wc = pairs.next_receive()?;
+    pairs.check(&wc)?;
+    pairs.expect_sent()
 }
 
 pub fn errno_of(result: &io::Result<()>) -> i32 {
@@ -511,7 +527,7 @@ fn errnos(tap: &mut Tap, ends: &Ends) {
         let refused = Srq::new(&pd, max_wr, max_sge).map(|_| ());
         let outcome = ensure(errno_of(&refused) == EINVAL, || format!("{refused:?}"));
         tap.result(
-            &format!("create_srq with {max_wr} WRs of {max_sge} SGEs"),
+            &format!("create_srq with {max_wr} WRs of {max_sge} SGEs: EINVAL"),
             outcome,
         );
     }
@@ -521,7 +537,7 @@ fn errnos(tap: &mut Tap, ends: &Ends) {
     };
     let both = IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT;
     let cases: [(&str, u32, u32, u32, i32); 11] = [
-        ("nothing", 0, 0, 0, 0),
+        ("no attribute", 0, 0, 0, 0),
         ("a capacity of zero", 0, 0, IBV_SRQ_MAX_WR, EINVAL),
         (
             "a capacity beyond the device's",
@@ -531,13 +547,19 @@ fn errnos(tap: &mut Tap, ends: &Ends) {
             EINVAL,
         ),
         ("a limit beyond the capacity", 0, 16, IBV_SRQ_LIMIT, EINVAL),
-        ("a limit beyond all", 0, u32::MAX, IBV_SRQ_LIMIT, EINVAL),
-        ("both, the limit beyond the capacity", 20, 21, both, EINVAL),
-        ("an attribute that is none", 1, 1, 4, EINVAL),
-        ("a limit of the capacity", 0, 15, IBV_SRQ_LIMIT, 0),
-        ("no limit", 0, 0, IBV_SRQ_LIMIT, 0),
-        ("both", 40, 40, both, 0),
-        ("no limit and less room", 3, 0, both, 0),
+        ("the largest limit", 0, u32::MAX, IBV_SRQ_LIMIT, EINVAL),
+        (
+            "both attributes, the limit beyond the capacity",
+            20,
+            21,
+            both,
+            EINVAL,
+        ),
+        ("an undefined attribute", 1, 1, 4, EINVAL),
+        ("a limit equal to the capacity", 0, 15, IBV_SRQ_LIMIT, 0),
+        ("a limit of zero", 0, 0, IBV_SRQ_LIMIT, 0),
+        ("both attributes", 40, 40, both, 0),
+        ("a limit of zero and a smaller capacity", 3, 0, both, 0),
     ];
     for (name, max_wr, limit, mask, errno) in cases {
         let found = errno_of(&srq.modify(max_wr, limit, mask));

@@ -9,7 +9,7 @@ use rrxe_verbs::sys::*;
 
 use crate::{
     pair::{ensure, Ends, Outcome},
-    srq::{errno_of, expect_event, Fan, EINVAL},
+    srq::{errno_of, expect_event, SrqPairs, EINVAL},
     tap::Tap,
 };
 
@@ -22,10 +22,19 @@ const NUM_SGE: usize = 28;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("a malformed WQE breaks who takes it", malformed(ends));
-    tap.result("WQEs that nobody posted are empty", ahead(ends));
+    tap.result(
+        "a malformed WQE breaks the QP that takes it",
+        malformed(ends),
+    );
+    tap.result(
+        "WQEs of an SRQ that were never written have no SGEs",
+        unwritten_wqes(ends),
+    );
     tap.result("a producer index out of range breaks an SRQ", broken(ends));
-    tap.result("garbage in an SRQ's ring hurts nobody else", garbage(ends));
+    tap.result(
+        "garbage in an SRQ's ring does not affect other SRQs",
+        garbage(ends),
+    );
 }
 
 /// The mapping of a queue's ring.
@@ -36,10 +45,10 @@ struct Ring {
 
 impl Ring {
     /// Calls `make` and returns its result, with the mappings of device files that were added.
-    fn of<T>(make: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<Self>), String> {
-        let before = Self::all()?;
+    fn added_by<T>(make: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<Self>), String> {
+        let before = Self::mappings()?;
         let made = make()?;
-        let added = Self::all()?;
+        let added = Self::mappings()?;
         let added = added
             .into_iter()
             .filter(|(start, _)| before.iter().all(|(b, _)| b != start));
@@ -54,7 +63,7 @@ impl Ring {
         ))
     }
 
-    fn all() -> Result<Vec<(usize, usize)>, String> {
+    fn mappings() -> Result<Vec<(usize, usize)>, String> {
         let maps = fs::read_to_string("/proc/self/maps").map_err(|why| why.to_string())?;
         let ring = |line: &str| {
             let (range, _) = line
@@ -86,13 +95,13 @@ impl Ring {
     }
 }
 
-/// Creates a `Fan` and finds the ring of its SRQ among the new mappings, by its index mask.
-fn fan(ends: &Ends) -> Result<(Fan, Ring), String> {
-    // No other ring of a `Fan` has this index mask.
+/// Creates `SrqPairs` and finds the ring of its SRQ among the new mappings, by its index mask.
+fn pairs(ends: &Ends) -> Result<(SrqPairs, Ring), String> {
+    // No other ring of `SrqPairs` has this index mask.
     const WRS: u32 = 255;
-    let (fan, rings) = Ring::of(|| Fan::new(ends, 2, WRS))?;
+    let (pairs, rings) = Ring::added_by(|| SrqPairs::new(ends, 2, WRS))?;
     let ring = rings.into_iter().find(|ring| ring.get(4) == WRS);
-    Ok((fan, ring.ok_or("the queue's ring isn't mapped")?))
+    Ok((pairs, ring.ok_or("the queue's ring isn't mapped")?))
 }
 
 fn element(ring: &Ring, slot: usize) -> usize {
@@ -100,58 +109,58 @@ fn element(ring: &Ring, slot: usize) -> usize {
 }
 
 /// Checks that the sender completes with REM_OP_ERR, which reports the error of the receiver.
-fn operational(fan: &Fan) -> Outcome {
-    let status = fan.sent_with()?;
+fn expect_rem_op_err(pairs: &SrqPairs) -> Outcome {
+    let status = pairs.next_send_status()?;
     ensure(status == IBV_WC_REM_OP_ERR, || {
         format!("the sender's status is {status}")
     })
 }
 
 fn malformed(ends: &Ends) -> Outcome {
-    let (mut fan, ring) = fan(ends)?;
-    fan.post(0)?;
-    fan.post(1)?;
+    let (mut pairs, ring) = pairs(ends)?;
+    pairs.post(0)?;
+    pairs.post(1)?;
     ring.set(element(&ring, 0) + NUM_SGE, 1000);
-    fan.send(0, 0)?;
-    let wc = fan.received()?;
+    pairs.send(0, 0)?;
+    let wc = pairs.next_receive()?;
     ensure(
-        (wc.status, wc.wr_id, wc.qp_num) == (IBV_WC_LOC_QP_OP_ERR, 0, fan.b[0].number()),
+        (wc.status, wc.wr_id, wc.qp_num) == (IBV_WC_LOC_QP_OP_ERR, 0, pairs.b[0].number()),
         || format!("status {} of WR {}", wc.status, wc.wr_id),
     )?;
-    operational(&fan)?;
-    expect_event(&fan.b[0].pd.context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
-    fan.send(1, 0)?;
-    let wc = fan.received()?;
-    fan.check(&wc)?;
-    fan.sent()
+    expect_rem_op_err(&pairs)?;
+    expect_event(&pairs.b[0].pd.context, Some(IBV_EVENT_QP_LAST_WQE_REACHED))?;
+    pairs.send(1, 0)?;
+    let wc = pairs.next_receive()?;
+    pairs.check(&wc)?;
+    pairs.expect_sent()
 }
 
-fn ahead(ends: &Ends) -> Outcome {
-    let (mut fan, ring) = fan(ends)?;
+fn unwritten_wqes(ends: &Ends) -> Outcome {
+    let (mut pairs, ring) = pairs(ends)?;
     ring.set(PRODUCER, 200);
     // A WQE of zeros has no SGE: messages without payload fit, and a message with payload does not.
     for number in [1, 9] {
-        fan.send(0, number)?;
-        let wc = fan.received()?;
+        pairs.send(0, number)?;
+        let wc = pairs.next_receive()?;
         ensure(wc.status == IBV_WC_SUCCESS && wc.byte_len == 0, || {
             format!("status {}", wc.status)
         })?;
-        fan.sent()?;
+        pairs.expect_sent()?;
     }
-    fan.send(0, 0)?;
-    let wc = fan.received()?;
+    pairs.send(0, 0)?;
+    let wc = pairs.next_receive()?;
     ensure(wc.status == IBV_WC_LOC_LEN_ERR, || {
         format!("status {}", wc.status)
     })
 }
 
 fn broken(ends: &Ends) -> Outcome {
-    let (mut fan, ring) = fan(ends)?;
-    fan.post(0)?;
+    let (mut pairs, ring) = pairs(ends)?;
+    pairs.post(0)?;
     ring.set(PRODUCER, 0x8000_0001);
-    fan.send(0, 0)?;
-    operational(&fan)?;
-    let context = fan.b[0].pd.context.clone();
+    pairs.send(0, 0)?;
+    expect_rem_op_err(&pairs)?;
+    let context = pairs.b[0].pd.context.clone();
     for event in [
         IBV_EVENT_SRQ_ERR,
         IBV_EVENT_QP_FATAL,
@@ -160,48 +169,48 @@ fn broken(ends: &Ends) -> Outcome {
         expect_event(&context, Some(event))?;
     }
     let errnos = [
-        errno_of(&fan.srq.query().map(|_| ())),
-        errno_of(&fan.srq.arm(0)),
-        errno_of(&fan.srq.resize(300)),
+        errno_of(&pairs.srq.query().map(|_| ())),
+        errno_of(&pairs.srq.arm(0)),
+        errno_of(&pairs.srq.resize(300)),
     ];
     ensure(errnos == [EINVAL; 3], || format!("errnos {errnos:?}"))?;
     // The SRQ stays in error after the index was repaired. The other QP gets the error when it
     // needs a receive.
     ring.set(PRODUCER, 1);
-    fan.send(1, 0)?;
-    operational(&fan)?;
+    pairs.send(1, 0)?;
+    expect_rem_op_err(&pairs)?;
     expect_event(&context, Some(IBV_EVENT_QP_FATAL))
 }
 
 fn garbage(ends: &Ends) -> Outcome {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move || {
+    let mut next_random = move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state as u32
     };
-    let (mut victim, _) = fan(ends)?;
+    let (mut victim, _) = pairs(ends)?;
     for round in 0..10 {
-        let (mut fan, ring) = fan(ends)?;
+        let (mut pairs, ring) = pairs(ends)?;
         for number in 0..8 {
             for at in (PRODUCER..ELEMENTS + 4096).step_by(4) {
-                ring.set(at, random());
+                ring.set(at, next_random());
             }
             if round % 2 == 0 {
-                ring.set(PRODUCER, random() & 255);
+                ring.set(PRODUCER, next_random() & 255);
             }
             // Sending may fail, because the QP may be in error already.
-            let _ = fan.send(number % 2, number);
+            let _ = pairs.send(number % 2, number);
             std::thread::sleep(Duration::from_millis(1));
         }
         // Resizing may fail, because it moves the garbage. On success the ring is another one.
-        let _ = fan.srq.resize(300);
+        let _ = pairs.srq.resize(300);
         victim.post(0)?;
         victim.send(0, round)?;
-        let wc = victim.received()?;
+        let wc = victim.next_receive()?;
         victim.check(&wc)?;
-        victim.sent()?;
+        victim.expect_sent()?;
     }
     Ok(())
 }

@@ -34,20 +34,23 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
         beyond_remote(ends, IBV_WR_RDMA_READ),
     );
     tap.result(
-        "WRITE to a region without the right: REM_ACCESS_ERR",
+        "WRITE to a read-only region: REM_ACCESS_ERR",
         region_right(ends),
     );
     tap.result(
-        "a WRITE over the end leaves no byte",
+        "a WRITE over the end of the region writes no byte",
         no_partial_write(ends),
     );
     tap.result(
-        "READ without the QP's right: REM_INV_REQ or ACCESS error",
+        "READ without the QP's right: REM_INV_REQ_ERR or REM_ACCESS_ERR",
         qp_right(ends),
     );
     tap.result("no receive posted: RNR_RETRY_EXC_ERR", no_receive(ends));
     tap.result("a late receive: success after RNR", late_receive(ends));
-    tap.result("nobody answers: RETRY_EXC_ERR", nobody(ends));
+    tap.result(
+        "no response from the peer: RETRY_EXC_ERR",
+        missing_peer(ends),
+    );
     tap.result(
         "a receive too short: LOC_LEN_ERR and REM_INV_REQ_ERR",
         short_receive(ends),
@@ -61,25 +64,28 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
         misaligned_atomic(ends),
     );
     tap.result("ERR flushes both queues in order", flush(ends));
-    tap.result("what is posted after ERR is flushed too", flush_later(ends));
+    tap.result(
+        "requests posted after ERR are flushed, too",
+        flush_later(ends),
+    );
     tap.result("a QP works again after RESET", reset(ends));
 }
 
-fn error_of(pair: &Pair, request: Send, status: ibv_wc_status) -> Outcome {
+fn expect_error(pair: &Pair, request: Send, status: ibv_wc_status) -> Outcome {
     pair.a.send(request)?;
     pair.a.expect(7, status)?;
     let state = pair.a.state()?;
     ensure(state == IBV_QPS_ERR, || {
         format!("A is in state {state} afterwards")
     })?;
-    pair.a.expect_silence()
+    pair.a.expect_no_completion()
 }
 
 fn wrong_lkey(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     let mut source = pair.a.mr.sge(0, 100);
     source.lkey ^= 0x4321_0000;
-    error_of(
+    expect_error(
         &pair,
         Send::new(7, IBV_WR_SEND, vec![source]),
         IBV_WC_LOC_PROT_ERR,
@@ -90,15 +96,15 @@ fn beyond_local(ends: &Ends) -> Outcome {
     let plan = Plan::default();
     let pair = Pair::new(ends, plan)?;
     let source = pair.a.mr.sge(plan.memory - 10, 100);
-    error_of(
+    expect_error(
         &pair,
         Send::new(7, IBV_WR_SEND, vec![source]),
         IBV_WC_LOC_PROT_ERR,
     )
 }
 
-fn refused(pair: &Pair, request: Send) -> Outcome {
-    error_of(pair, request, IBV_WC_REM_ACCESS_ERR)?;
+fn expect_remote_access_error(pair: &Pair, request: Send) -> Outcome {
+    expect_error(pair, request, IBV_WC_REM_ACCESS_ERR)?;
     let state = pair.b.state()?;
     ensure(state == IBV_QPS_ERR, || {
         format!("B is in state {state} afterwards")
@@ -109,14 +115,14 @@ fn wrong_rkey(ends: &Ends, opcode: ibv_wr_opcode) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     let mut request = Send::new(7, opcode, vec![pair.a.mr.sge(0, 100)]).at(&pair.b, 0);
     request.remote.1 ^= 0x1234_5600;
-    refused(&pair, request)
+    expect_remote_access_error(&pair, request)
 }
 
 fn beyond_remote(ends: &Ends, opcode: ibv_wr_opcode) -> Outcome {
     let plan = Plan::default();
     let pair = Pair::new(ends, plan)?;
     let sges = vec![pair.a.mr.sge(0, 100)];
-    refused(
+    expect_remote_access_error(
         &pair,
         Send::new(7, opcode, sges).at(&pair.b, plan.memory - 99),
     )
@@ -124,12 +130,12 @@ fn beyond_remote(ends: &Ends, opcode: ibv_wr_opcode) -> Outcome {
 
 fn region_right(ends: &Ends) -> Outcome {
     let plan = Plan {
-        region: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+        mr_access: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
         ..Plan::default()
     };
     let pair = Pair::new(ends, plan)?;
     let sges = vec![pair.a.mr.sge(0, 100)];
-    refused(&pair, Send::new(7, IBV_WR_RDMA_WRITE, sges).at(&pair.b, 0))
+    expect_remote_access_error(&pair, Send::new(7, IBV_WR_RDMA_WRITE, sges).at(&pair.b, 0))
 }
 
 /// The driver checks the whole range of a WRITE before it writes the first byte.
@@ -139,7 +145,7 @@ fn no_partial_write(ends: &Ends) -> Outcome {
     pair.a.mr.buffer.fill(0, 100_000, 3);
     let start = plan.memory - 99_999;
     let sges = vec![pair.a.mr.sge(0, 100_000)];
-    refused(
+    expect_remote_access_error(
         &pair,
         Send::new(7, IBV_WR_RDMA_WRITE, sges).at(&pair.b, start),
     )?;
@@ -151,7 +157,7 @@ fn no_partial_write(ends: &Ends) -> Outcome {
 
 fn qp_right(ends: &Ends) -> Outcome {
     let plan = Plan {
-        rights: IBV_ACCESS_REMOTE_WRITE,
+        qp_access: IBV_ACCESS_REMOTE_WRITE,
         ..Plan::default()
     };
     let pair = Pair::new(ends, plan)?;
@@ -169,7 +175,7 @@ fn no_receive(ends: &Ends) -> Outcome {
     plan.timing.min_rnr_timer = 1;
     let pair = Pair::new(ends, plan)?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
-    error_of(&pair, request, IBV_WC_RNR_RETRY_EXC_ERR)
+    expect_error(&pair, request, IBV_WC_RNR_RETRY_EXC_ERR)
 }
 
 fn late_receive(ends: &Ends) -> Outcome {
@@ -177,7 +183,7 @@ fn late_receive(ends: &Ends) -> Outcome {
     pair.a.mr.buffer.fill(0, 5000, 11);
     pair.a
         .send(Send::new(1, IBV_WR_SEND, vec![pair.a.mr.sge(0, 5000)]))?;
-    pair.a.expect_silence()?;
+    pair.a.expect_no_completion()?;
     pair.b.recv(2, 0, 5000)?;
     pair.a.expect(1, IBV_WC_SUCCESS)?;
     pair.b.expect(2, IBV_WC_SUCCESS)?;
@@ -185,23 +191,23 @@ fn late_receive(ends: &Ends) -> Outcome {
     ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))
 }
 
-fn nobody(ends: &Ends) -> Outcome {
+fn missing_peer(ends: &Ends) -> Outcome {
     let mut plan = Plan {
-        nobody: true,
+        missing_peer: true,
         ..Plan::default()
     };
     plan.timing.timeout = 8;
     plan.timing.retry_cnt = 2;
     let pair = Pair::new(ends, plan)?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
-    error_of(&pair, request, IBV_WC_RETRY_EXC_ERR)
+    expect_error(&pair, request, IBV_WC_RETRY_EXC_ERR)
 }
 
 fn short_receive(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     pair.b.recv(9, 0, 99)?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
-    error_of(&pair, request, IBV_WC_REM_INV_REQ_ERR)?;
+    expect_error(&pair, request, IBV_WC_REM_INV_REQ_ERR)?;
     pair.b.expect(9, IBV_WC_LOC_LEN_ERR).map(|_| ())
 }
 
@@ -214,7 +220,7 @@ fn bad_receive(ends: &Ends) -> Outcome {
         .post_recv(9, &mut target)
         .map_err(|e| e.to_string())?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
-    error_of(&pair, request, IBV_WC_REM_OP_ERR)?;
+    expect_error(&pair, request, IBV_WC_REM_OP_ERR)?;
     pair.b.expect(9, IBV_WC_LOC_PROT_ERR).map(|_| ())
 }
 
@@ -245,7 +251,7 @@ fn to_err(pair: &Pair) -> Outcome {
 
 fn flush(ends: &Ends) -> Outcome {
     let mut plan = Plan {
-        nobody: true,
+        missing_peer: true,
         ..Plan::default()
     };
     plan.timing.timeout = 20;
@@ -272,7 +278,7 @@ fn flush(ends: &Ends) -> Outcome {
         })?;
         *next += 1;
     }
-    pair.a.expect_silence()
+    pair.a.expect_no_completion()
 }
 
 fn flush_later(ends: &Ends) -> Outcome {
@@ -301,10 +307,10 @@ fn reset(ends: &Ends) -> Outcome {
     for end in [&pair.a, &pair.b] {
         state(end, IBV_QPS_RESET)?;
     }
-    pair.a.expect_silence()?;
+    pair.a.expect_no_completion()?;
     let text = |e: std::io::Error| e.to_string();
     for (end, peer) in [(&pair.a, &pair.b.endpoint), (&pair.b, &pair.a.endpoint)] {
-        rrxe_verbs::link::to_init(&end.qp, plan.rights).map_err(text)?;
+        rrxe_verbs::link::to_init(&end.qp, plan.qp_access).map_err(text)?;
         rrxe_verbs::link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing).map_err(text)?;
         rrxe_verbs::link::to_rts(&end.qp, &end.endpoint, &plan.timing).map_err(text)?;
     }

@@ -39,13 +39,16 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("READ of all sizes", sizes(ends, read));
     tap.result("SEND and WRITE over every MTU", mtus(ends));
     tap.result("inline SEND and WRITE", inline(ends));
-    tap.result("lists of SGEs", sge_lists(ends));
-    tap.result("FETCH_ADD", fetch_add(ends));
-    tap.result("CMP_SWP", cmp_swap(ends));
+    tap.result("SEND and receive with lists of SGEs", sge_lists(ends));
+    tap.result("FETCH_ADD returns the old value and adds", fetch_add(ends));
+    tap.result("CMP_SWP swaps only if the values are equal", cmp_swap(ends));
     tap.result("many unsignaled WRITEs, one completion", unsignaled(ends));
     tap.result("mixed operations complete in order", ordered(ends));
     tap.result("completion events, solicited and not", events(ends));
-    tap.result("both directions at a time", both_directions(ends));
+    tap.result(
+        "WRITEs in both directions at the same time",
+        both_directions(ends),
+    );
 }
 
 fn sizes(ends: &Ends, transfer: fn(&mut Pair, usize, u64) -> Outcome) -> Outcome {
@@ -87,7 +90,7 @@ pub fn write_uc(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     pair.a.expect(1, IBV_WC_SUCCESS)?;
     pair.b.expect(1, IBV_WC_SUCCESS)?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -123,12 +126,14 @@ fn check_target(pair: &Pair, size: usize, seed: u64) -> Outcome {
     if let Some(at) = memory.mismatch(TARGET, size, seed) {
         return Err(format!("byte {at} is wrong"));
     }
-    let guard = memory.get(TARGET - 1) | memory.get(TARGET + size);
-    ensure(guard == 0, || "a byte beside the target was written".into())?;
+    let neighbours = memory.get(TARGET - 1) | memory.get(TARGET + size);
+    ensure(neighbours == 0, || {
+        "a byte beside the target was written".into()
+    })?;
     Ok(())
 }
 
-fn wipe(pair: &mut Pair, size: usize) {
+fn clear_target(pair: &mut Pair, size: usize) {
     for at in TARGET - 1..=TARGET + size {
         pair.b.mr.buffer.set(at, 0);
     }
@@ -149,7 +154,7 @@ pub fn send(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     ensure(wc.opcode == IBV_WC_RECV, || format!("opcode {}", wc.opcode))?;
     ensure(wc.qp_num == pair.b.qp.number(), || "wrong qp_num".into())?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -178,7 +183,7 @@ pub fn send_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let wc = pair.b.expect(seed, IBV_WC_SUCCESS)?;
     check_imm(&wc, size, 0x1234_5678, IBV_WC_RECV)?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -188,7 +193,7 @@ pub fn write(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
         .send(Send::new(seed, IBV_WR_RDMA_WRITE, vec![source]).at(&pair.b, TARGET))?;
     pair.a.expect(seed, IBV_WC_SUCCESS)?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -202,7 +207,7 @@ pub fn write_imm(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let wc = pair.b.expect(seed, IBV_WC_SUCCESS)?;
     check_imm(&wc, size, 0xfeed_0001, IBV_WC_RECV_RDMA_WITH_IMM)?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -216,7 +221,7 @@ pub fn read(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
         format!("opcode {}", wc.opcode)
     })?;
     check_target(pair, size, seed)?;
-    wipe(pair, size);
+    clear_target(pair, size);
     Ok(())
 }
 
@@ -252,7 +257,7 @@ fn inline(ends: &Ends) -> Outcome {
                 pair.b.expect(2, IBV_WC_SUCCESS)?;
             }
             check_target(&pair, size, 9)?;
-            wipe(&mut pair, size);
+            clear_target(&mut pair, size);
         }
     }
     Ok(())
@@ -337,9 +342,9 @@ fn unsignaled(ends: &Ends) -> Outcome {
             .expect(31, IBV_WC_SUCCESS)
             .map_err(|e| format!("round {round}: {e}"))?;
         check_target(&pair, 3000, 33)?;
-        wipe(&mut pair, 3000);
+        clear_target(&mut pair, 3000);
     }
-    pair.a.expect_silence()
+    pair.a.expect_no_completion()
 }
 
 fn ordered(ends: &Ends) -> Outcome {

@@ -12,11 +12,20 @@ use crate::{
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("UC: wrong lkey: LOC_PROT_ERR, SQE and back", sqe(ends));
-    tap.result("UC: READ: LOC_QP_OP_ERR", refused(ends));
-    tap.result("UC: a WRITE without access leaves no byte", denied(ends));
-    tap.result("UC: without a receive a SEND is lost", no_receive(ends));
-    tap.result("UC: a SEND longer than its receive is lost", too_long(ends));
+    tap.result(
+        "UC: wrong lkey: LOC_PROT_ERR, SQE, and back to RTS",
+        wrong_lkey(ends),
+    );
+    tap.result("UC: READ: LOC_QP_OP_ERR", read_unsupported(ends));
+    tap.result(
+        "UC: a WRITE with a wrong rkey writes no byte",
+        wrong_rkey(ends),
+    );
+    tap.result("UC: a SEND without a receive is dropped", no_receive(ends));
+    tap.result(
+        "UC: a SEND longer than its receive is dropped",
+        too_long(ends),
+    );
 }
 
 fn pair(ends: &Ends) -> Result<Pair, String> {
@@ -31,7 +40,7 @@ fn in_state(pair: &Pair, expected: ibv_qp_state) -> Outcome {
 }
 
 /// Checks that a SEND of `size` bytes arrives.
-fn works(pair: &Pair, size: usize) -> Outcome {
+fn expect_send_arrives(pair: &Pair, size: usize) -> Outcome {
     pair.b.recv(1, 0, size)?;
     pair.a
         .send(Send::new(2, IBV_WR_SEND, vec![pair.a.mr.sge(0, size)]))?;
@@ -42,7 +51,7 @@ fn works(pair: &Pair, size: usize) -> Outcome {
     })
 }
 
-fn sqe(ends: &Ends) -> Outcome {
+fn wrong_lkey(ends: &Ends) -> Outcome {
     let pair = pair(ends)?;
     let mut source = pair.a.mr.sge(0, 5000);
     source.lkey ^= 0x4321_0000;
@@ -67,10 +76,10 @@ fn sqe(ends: &Ends) -> Outcome {
         .qp
         .modify(&attr, IBV_QP_STATE | IBV_QP_CUR_STATE)
         .map_err(|e| format!("SQE to RTS: {e}"))?;
-    works(&pair, 5000)
+    expect_send_arrives(&pair, 5000)
 }
 
-fn refused(ends: &Ends) -> Outcome {
+fn read_unsupported(ends: &Ends) -> Outcome {
     let pair = pair(ends)?;
     let target = vec![pair.a.mr.sge(0, 100)];
     match pair
@@ -83,7 +92,7 @@ fn refused(ends: &Ends) -> Outcome {
     }
 }
 
-fn denied(ends: &Ends) -> Outcome {
+fn wrong_rkey(ends: &Ends) -> Outcome {
     let mut pair = pair(ends)?;
     pair.a.mr.buffer.fill(0, 5000, 3);
     let mut request = Send::new(7, IBV_WR_RDMA_WRITE, vec![pair.a.mr.sge(0, 5000)]);
@@ -91,7 +100,7 @@ fn denied(ends: &Ends) -> Outcome {
     request.remote.1 ^= 0x1234_5600;
     pair.a.send(request)?;
     pair.a.expect(7, IBV_WC_SUCCESS)?;
-    works(&pair, 0)?;
+    expect_send_arrives(&pair, 0)?;
     let touched = (0..5000).find(|&at| pair.b.mr.buffer.get(at) != 0);
     ensure(touched.is_none(), || {
         format!("byte {touched:?} was written")
@@ -103,8 +112,8 @@ fn no_receive(ends: &Ends) -> Outcome {
     pair.a
         .send(Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 5000)]))?;
     pair.a.expect(7, IBV_WC_SUCCESS)?;
-    pair.b.expect_silence()?;
-    works(&pair, 5000)
+    pair.b.expect_no_completion()?;
+    expect_send_arrives(&pair, 5000)
 }
 
 /// The receive stays posted, and a later SEND that fits uses it.
@@ -114,7 +123,7 @@ fn too_long(ends: &Ends) -> Outcome {
     pair.a
         .send(Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]))?;
     pair.a.expect(7, IBV_WC_SUCCESS)?;
-    pair.b.expect_silence()?;
+    pair.b.expect_no_completion()?;
     pair.a
         .send(Send::new(8, IBV_WR_SEND, vec![pair.a.mr.sge(0, 99)]))?;
     pair.a.expect(8, IBV_WC_SUCCESS)?;

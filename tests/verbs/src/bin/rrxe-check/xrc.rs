@@ -24,22 +24,46 @@ const MEMORY: usize = 1 << 16;
 const LENGTH: usize = 5000;
 /// Number of asynchronous events that a target raises in its life (`MAX_RAISED_BY_TARGET`,
 /// rust/rdma/verbs/unread.rs).
-const MOST_EVENTS: usize = 64;
+const MAX_EVENTS: usize = 64;
 /// Wait for the next event, in milliseconds. Without an event for so long, all have been read.
-const PATIENCE: i32 = 100;
+const EVENT_TIMEOUT_MS: i32 = 100;
 
 /// Runs all cases.
 pub fn run(tap: &mut Tap, ends: &Ends) {
-    tap.result("XRC: SENDs reach the queues that they name", sends(ends));
-    tap.result("XRC: immediate data takes from the queue named", imm(ends));
-    tap.result("XRC: the queue says whose memory it is", memory(ends));
-    tap.result("XRC: a SEND waits for its own queue only", waits(ends));
-    tap.result("XRC: no such queue", no_queue(ends));
-    tap.result("XRC: a queue of another domain", foreign(ends));
-    tap.result("XRC: a queue whose ring is broken", broken(ends));
-    tap.result("XRC: a domain in use stays", busy(ends));
-    tap.result("XRC: a target raises few events", few_events(ends));
-    tap.result("XRC: a target made with a queue serves all", queue(ends));
+    tap.result(
+        "XRC: a SEND uses a receive of the SRQ that it names",
+        sends(ends),
+    );
+    tap.result(
+        "XRC: a WRITE with immediate uses the SRQ that it names",
+        imm(ends),
+    );
+    tap.result(
+        "XRC: requests access memory of the PD of their SRQ",
+        memory_of_srq(ends),
+    );
+    tap.result(
+        "XRC: a SEND waits for a receive in its own SRQ",
+        waits_for_own_srq(ends),
+    );
+    tap.result(
+        "XRC: a request with an unknown SRQ: REM_INV_REQ_ERR",
+        unknown_srq(ends),
+    );
+    tap.result(
+        "XRC: an SRQ of another XRC domain: REM_INV_REQ_ERR",
+        other_domain(ends),
+    );
+    tap.result("XRC: an SRQ whose ring is broken: REM_OP_ERR", broken(ends));
+    tap.result(
+        "XRC: close_xrcd of a domain in use: EBUSY",
+        close_in_use(ends),
+    );
+    tap.result("XRC: a target raises at most 64 events", few_events(ends));
+    tap.result(
+        "XRC: a target created with an SRQ serves all SRQs",
+        target_with_srq(ends),
+    );
 }
 
 /// An SRQ with a protection domain, memory and a CQ of its own.
@@ -60,7 +84,7 @@ impl Owner {
 }
 
 /// A connection, and two owners of SRQs in the XRC domain of its target.
-struct Bench {
+struct Connection {
     ini: Initiator,
     mr: Mr,
     tgt: Target,
@@ -69,44 +93,47 @@ struct Bench {
     xrcd: Rc<Xrcd>,
 }
 
-impl Bench {
+impl Connection {
     fn new(ends: &Ends) -> Result<Self, String> {
         Self::make(ends).map_err(|why| format!("set-up: {why}"))
     }
 
     fn make(ends: &Ends) -> std::io::Result<Self> {
-        let far = Context::open(ends.b)?;
-        let xrcd = Xrcd::new(&far)?;
-        let owners = [Owner::new(&far, &xrcd)?, Owner::new(&far, &xrcd)?];
-        Self::connect(ends, far, xrcd, owners)
+        let context_b = Context::open(ends.b)?;
+        let xrcd = Xrcd::new(&context_b)?;
+        let owners = [
+            Owner::new(&context_b, &xrcd)?,
+            Owner::new(&context_b, &xrcd)?,
+        ];
+        Self::connect(ends, context_b, xrcd, owners)
     }
 
     /// Connects an initiator on device A to a new target of `xrcd`.
     fn connect(
         ends: &Ends,
-        far: Rc<Context>,
+        context_b: Rc<Context>,
         xrcd: Rc<Xrcd>,
         owners: [Owner; 2],
     ) -> std::io::Result<Self> {
-        let near = Context::open(ends.a)?;
-        let pd = Pd::new(&near)?;
-        let cq = Cq::new(&near, 64)?;
-        let mut bench = Self {
+        let context_a = Context::open(ends.a)?;
+        let pd = Pd::new(&context_a)?;
+        let cq = Cq::new(&context_a, 64)?;
+        let mut connection = Self {
             ini: Initiator::new(&pd, &cq)?,
             mr: Mr::new(&pd, MEMORY, ALL_ACCESS)?,
             tgt: Target::new(&xrcd)?,
             owners,
-            context: far,
+            context: context_b,
             xrcd,
         };
-        bench.pair(ends)?;
-        Ok(bench)
+        connection.pair(ends)?;
+        Ok(connection)
     }
 
     /// Connects the initiator and the target, which are in RESET.
     fn pair(&mut self, ends: &Ends) -> std::io::Result<()> {
-        let near = &self.ini.pd.context;
-        let ours = Endpoint::new(near, self.ini.number(), 0xff_fffd, ends.v6)?;
+        let context_a = &self.ini.pd.context;
+        let ours = Endpoint::new(context_a, self.ini.number(), 0xff_fffd, ends.v6)?;
         let theirs = Endpoint::new(&self.context, self.tgt.number(), 7, ends.v6)?;
         let timing = Timing::default();
         self.tgt.connect(ALL_ACCESS, &theirs, &ours, &timing)?;
@@ -161,19 +188,19 @@ impl Bench {
 }
 
 fn sends(ends: &Ends) -> Outcome {
-    let mut bench = Bench::new(ends)?;
+    let mut connection = Connection::new(ends)?;
     for round in 0..6 {
         let owner = round % 2;
-        let Owner { srq, mr } = &bench.owners[owner];
+        let Owner { srq, mr } = &connection.owners[owner];
         let offset = round * 8192;
         srq.post_recv(round as u64, &mr.sge(offset, LENGTH));
-        bench.mr.buffer.fill(0, LENGTH, round as u64);
-        bench.post(&bench.request(owner, IBV_WR_SEND), 0)?;
-        let wc = bench.received(owner, IBV_WC_RECV)?;
+        connection.mr.buffer.fill(0, LENGTH, round as u64);
+        connection.post(&connection.request(owner, IBV_WR_SEND), 0)?;
+        let wc = connection.received(owner, IBV_WC_RECV)?;
         let right = (wc.wr_id, wc.byte_len) == (round as u64, LENGTH as u32);
         ensure(right, || format!("WR {} of {}", wc.wr_id, wc.byte_len))?;
-        bench.expect(IBV_WC_SUCCESS)?;
-        let wrong = bench.owners[owner]
+        connection.expect(IBV_WC_SUCCESS)?;
+        let wrong = connection.owners[owner]
             .mr
             .buffer
             .mismatch(offset, LENGTH, round as u64);
@@ -183,101 +210,101 @@ fn sends(ends: &Ends) -> Outcome {
 }
 
 fn imm(ends: &Ends) -> Outcome {
-    let mut bench = Bench::new(ends)?;
-    let Owner { srq, mr } = &bench.owners[1];
+    let mut connection = Connection::new(ends)?;
+    let Owner { srq, mr } = &connection.owners[1];
     srq.post_recv(5, &mr.sge(0, 0));
-    bench.mr.buffer.fill(0, LENGTH, 9);
-    bench.post(&bench.request(1, IBV_WR_RDMA_WRITE_WITH_IMM), 0)?;
-    let wc = bench.received(1, IBV_WC_RECV_RDMA_WITH_IMM)?;
+    connection.mr.buffer.fill(0, LENGTH, 9);
+    connection.post(&connection.request(1, IBV_WR_RDMA_WRITE_WITH_IMM), 0)?;
+    let wc = connection.received(1, IBV_WC_RECV_RDMA_WITH_IMM)?;
     ensure(wc.wr_id == 5, || format!("WR {}", wc.wr_id))?;
-    bench.expect(IBV_WC_SUCCESS)?;
-    let wrong = bench.owners[1].mr.buffer.mismatch(0, LENGTH, 9);
+    connection.expect(IBV_WC_SUCCESS)?;
+    let wrong = connection.owners[1].mr.buffer.mismatch(0, LENGTH, 9);
     ensure(wrong.is_none(), || format!("wrong byte at {wrong:?}"))
 }
 
-fn memory(ends: &Ends) -> Outcome {
-    let mut bench = Bench::new(ends)?;
-    bench.mr.buffer.fill(0, LENGTH, 3);
-    bench.post(&bench.request(0, IBV_WR_RDMA_WRITE), 0)?;
-    bench.expect(IBV_WC_SUCCESS)?;
-    bench.post(&bench.request(0, IBV_WR_RDMA_READ), 16384)?;
-    bench.expect(IBV_WC_SUCCESS)?;
-    let wrong = bench.mr.buffer.mismatch(16384, LENGTH, 3);
+fn memory_of_srq(ends: &Ends) -> Outcome {
+    let mut connection = Connection::new(ends)?;
+    connection.mr.buffer.fill(0, LENGTH, 3);
+    connection.post(&connection.request(0, IBV_WR_RDMA_WRITE), 0)?;
+    connection.expect(IBV_WC_SUCCESS)?;
+    connection.post(&connection.request(0, IBV_WR_RDMA_READ), 16384)?;
+    connection.expect(IBV_WC_SUCCESS)?;
+    let wrong = connection.mr.buffer.mismatch(16384, LENGTH, 3);
     ensure(wrong.is_none(), || format!("wrong byte at {wrong:?}"))?;
     // A request that names the SRQ of one owner can't access the memory of the other.
     let other = Request {
-        srqn: bench.owners[1].srq.number,
-        ..bench.request(0, IBV_WR_RDMA_WRITE)
+        srqn: connection.owners[1].srq.number,
+        ..connection.request(0, IBV_WR_RDMA_WRITE)
     };
-    bench.post(&other, 0)?;
-    bench.expect(IBV_WC_REM_ACCESS_ERR)?;
-    expect_event(&bench.context, Some(IBV_EVENT_QP_ACCESS_ERR))
+    connection.post(&other, 0)?;
+    connection.expect(IBV_WC_REM_ACCESS_ERR)?;
+    expect_event(&connection.context, Some(IBV_EVENT_QP_ACCESS_ERR))
 }
 
-fn waits(ends: &Ends) -> Outcome {
-    let bench = Bench::new(ends)?;
-    let Owner { srq, mr } = &bench.owners[0];
+fn waits_for_own_srq(ends: &Ends) -> Outcome {
+    let connection = Connection::new(ends)?;
+    let Owner { srq, mr } = &connection.owners[0];
     srq.post_recv(1, &mr.sge(0, LENGTH));
-    bench.post(&bench.request(1, IBV_WR_SEND), 0)?;
+    connection.post(&connection.request(1, IBV_WR_SEND), 0)?;
     std::thread::sleep(std::time::Duration::from_millis(20));
-    let Owner { srq, mr } = &bench.owners[1];
+    let Owner { srq, mr } = &connection.owners[1];
     srq.post_recv(2, &mr.sge(0, LENGTH));
-    let wc = bench.received(1, IBV_WC_RECV)?;
+    let wc = connection.received(1, IBV_WC_RECV)?;
     ensure(wc.wr_id == 2, || format!("WR {}", wc.wr_id))?;
-    bench.expect(IBV_WC_SUCCESS)
+    connection.expect(IBV_WC_SUCCESS)
 }
 
-fn no_queue(ends: &Ends) -> Outcome {
+fn unknown_srq(ends: &Ends) -> Outcome {
     for opcode in [IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
-        let bench = Bench::new(ends)?;
-        let nobody = Request {
-            srqn: bench.owners[0].srq.number ^ bench.owners[1].srq.number ^ 1,
-            ..bench.request(0, opcode)
+        let connection = Connection::new(ends)?;
+        let no_srq = Request {
+            srqn: connection.owners[0].srq.number ^ connection.owners[1].srq.number ^ 1,
+            ..connection.request(0, opcode)
         };
-        bench.post(&nobody, 0)?;
-        bench.expect(IBV_WC_REM_INV_REQ_ERR)?;
-        expect_event(&bench.context, Some(IBV_EVENT_QP_ACCESS_ERR))?;
+        connection.post(&no_srq, 0)?;
+        connection.expect(IBV_WC_REM_INV_REQ_ERR)?;
+        expect_event(&connection.context, Some(IBV_EVENT_QP_ACCESS_ERR))?;
     }
     Ok(())
 }
 
-fn foreign(ends: &Ends) -> Outcome {
-    let bench = Bench::new(ends)?;
-    let xrcd = Xrcd::new(&bench.context).map_err(|why| why.to_string())?;
-    let owner = Owner::new(&bench.context, &xrcd).map_err(|why| why.to_string())?;
+fn other_domain(ends: &Ends) -> Outcome {
+    let connection = Connection::new(ends)?;
+    let xrcd = Xrcd::new(&connection.context).map_err(|why| why.to_string())?;
+    let owner = Owner::new(&connection.context, &xrcd).map_err(|why| why.to_string())?;
     owner.srq.post_recv(1, &owner.mr.sge(0, LENGTH));
     let request = Request {
         srqn: owner.srq.number,
-        ..bench.request(0, IBV_WR_SEND)
+        ..connection.request(0, IBV_WR_SEND)
     };
-    bench.post(&request, 0)?;
-    bench.expect(IBV_WC_REM_INV_REQ_ERR)
+    connection.post(&request, 0)?;
+    connection.expect(IBV_WC_REM_INV_REQ_ERR)
 }
 
 fn broken(ends: &Ends) -> Outcome {
-    let bench = Bench::new(ends)?;
-    let [damaged, sound] = &bench.owners;
+    let connection = Connection::new(ends)?;
+    let [damaged, sound] = &connection.owners;
     sound.srq.post_recv(1, &sound.mr.sge(0, LENGTH));
-    damaged.srq.damage();
-    bench.post(&bench.request(0, IBV_WR_SEND), 0)?;
-    bench.expect(IBV_WC_REM_OP_ERR)?;
+    damaged.srq.break_producer_index();
+    connection.post(&connection.request(0, IBV_WR_SEND), 0)?;
+    connection.expect(IBV_WC_REM_OP_ERR)?;
     for event in [IBV_EVENT_SRQ_ERR, IBV_EVENT_QP_FATAL] {
-        expect_event(&bench.context, Some(event))?;
+        expect_event(&connection.context, Some(event))?;
     }
     // Another connection to the same XRC domain still works.
-    let Bench {
+    let Connection {
         context,
         xrcd,
         owners,
         ..
-    } = bench;
-    let other = Bench::connect(ends, context, xrcd, owners).map_err(|why| why.to_string())?;
+    } = connection;
+    let other = Connection::connect(ends, context, xrcd, owners).map_err(|why| why.to_string())?;
     other.post(&other.request(1, IBV_WR_SEND), 0)?;
     other.received(1, IBV_WC_RECV)?;
     other.expect(IBV_WC_SUCCESS)
 }
 
-fn busy(ends: &Ends) -> Outcome {
+fn close_in_use(ends: &Ends) -> Outcome {
     let context = Context::open(ends.b).map_err(|why| why.to_string())?;
     let xrcd = Xrcd::new(&context).map_err(|why| why.to_string())?;
     let tgt = Target::new(&xrcd).map_err(|why| why.to_string())?;
@@ -293,41 +320,41 @@ fn busy(ends: &Ends) -> Outcome {
 }
 
 fn few_events(ends: &Ends) -> Outcome {
-    let mut bench = Bench::new(ends)?;
-    for _ in 0..MOST_EVENTS + 16 {
+    let mut connection = Connection::new(ends)?;
+    for _ in 0..MAX_EVENTS + 16 {
         // An R_Key that no region has.
         let request = Request {
             rkey: 0,
-            ..bench.request(0, IBV_WR_RDMA_WRITE)
+            ..connection.request(0, IBV_WR_RDMA_WRITE)
         };
-        bench.post(&request, 0)?;
-        bench.expect(IBV_WC_REM_ACCESS_ERR)?;
-        bench.reconnect(ends).map_err(|why| why.to_string())?;
+        connection.post(&request, 0)?;
+        connection.expect(IBV_WC_REM_ACCESS_ERR)?;
+        connection.reconnect(ends).map_err(|why| why.to_string())?;
     }
     let mut count = 0;
-    let next = || bench.context.async_event_within(PATIENCE);
+    let next = || connection.context.async_event_within(EVENT_TIMEOUT_MS);
     while let Some(event) = next().map_err(|why| why.to_string())? {
         ensure(event == IBV_EVENT_QP_ACCESS_ERR, || {
             format!("event {event}")
         })?;
         count += 1;
     }
-    ensure(count == MOST_EVENTS, || format!("{count} events"))
+    ensure(count == MAX_EVENTS, || format!("{count} events"))
 }
 
-fn queue(ends: &Ends) -> Outcome {
-    let mut bench = Bench::new(ends)?;
-    bench.tgt =
-        Target::with_queue(&bench.xrcd, &bench.owners[0].srq).map_err(|why| why.to_string())?;
-    bench.ini = Initiator::new(&bench.ini.pd.clone(), &bench.ini.cq.clone())
+fn target_with_srq(ends: &Ends) -> Outcome {
+    let mut connection = Connection::new(ends)?;
+    connection.tgt = Target::with_srq(&connection.xrcd, &connection.owners[0].srq)
         .map_err(|why| why.to_string())?;
-    bench.pair(ends).map_err(|why| why.to_string())?;
+    connection.ini = Initiator::new(&connection.ini.pd.clone(), &connection.ini.cq.clone())
+        .map_err(|why| why.to_string())?;
+    connection.pair(ends).map_err(|why| why.to_string())?;
     for owner in 0..2 {
-        let Owner { srq, mr } = &bench.owners[owner];
+        let Owner { srq, mr } = &connection.owners[owner];
         srq.post_recv(1, &mr.sge(0, LENGTH));
-        bench.post(&bench.request(owner, IBV_WR_SEND), 0)?;
-        bench.received(owner, IBV_WC_RECV)?;
-        bench.expect(IBV_WC_SUCCESS)?;
+        connection.post(&connection.request(owner, IBV_WR_SEND), 0)?;
+        connection.received(owner, IBV_WC_RECV)?;
+        connection.expect(IBV_WC_SUCCESS)?;
     }
     Ok(())
 }

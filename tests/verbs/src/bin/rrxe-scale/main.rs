@@ -5,7 +5,7 @@
 //!
 //! `rrxe-scale objects DEVICE COUNT [leave]` creates COUNT memory regions, CQs and QPs in one
 //! process, connects the QPs in pairs and sends a message over each pair. Then it destroys all
-//! objects, or with `leave` leaves them to the end of the process.
+//! objects, or with `leave_objects` leaves them to the end of the process.
 //!
 //! `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up, uses and tears down COUNT connections,
 //! one after another.
@@ -90,20 +90,22 @@ fn many<T>(count: usize, make: impl Fn(usize) -> io::Result<T>) -> Result<Vec<T>
         .collect()
 }
 
-fn objects(device: &str, count: &str, leave: bool) -> Outcome {
+fn objects(device: &str, count: &str, leave_objects: bool) -> Outcome {
     let count = number(count)?;
     let text = |why: io::Error| why.to_string();
     let context = Context::open(device).map_err(text)?;
     let pd = Pd::new(&context).map_err(text)?;
     let mrs = timed("reg_mr", || many(count, |_| Mr::new(&pd, 4096, ALL_ACCESS)))?;
-    let cqs = timed("create_cq", || many(count, |_| Cq::silent(&context, 15)))?;
+    let cqs = timed("create_cq", || {
+        many(count, |_| Cq::without_channel(&context, 15))
+    })?;
     let qps = timed("create_qp", || {
         many(count, |i| Qp::new(&pd, &cqs[i], DEPTH))
     })?;
     timed("modify_qp", || connect_pairs(&context, &qps).map_err(text))?;
     let mut mrs = mrs;
     timed("messages", || send_pairs(&qps, &cqs, &mut mrs))?;
-    if leave {
+    if leave_objects {
         std::process::exit(0);
     }
     // The QPs first, because each holds a reference to its CQ.
@@ -150,8 +152,10 @@ fn send_pairs(qps: &[Qp], cqs: &[Rc<Cq>], mrs: &mut [Mr]) -> Outcome {
         };
         let seed = index as u64 + 1;
         message(&pair[0], &pair[1], from, to, seed)
-            .and_then(|()| success(&cqs[2 * index]).and_then(|()| success(&cqs[2 * index + 1])))
-            .and_then(|()| arrived(to, seed))
+            .and_then(|()| {
+                expect_success(&cqs[2 * index]).and_then(|()| expect_success(&cqs[2 * index + 1]))
+            })
+            .and_then(|()| check_data(to, seed))
             .map_err(|why| format!("pair {index}: {why}"))?;
     }
     Ok(())
@@ -169,14 +173,14 @@ fn message(a: &Qp, b: &Qp, from: &mut Mr, to: &Mr, seed: u64) -> Outcome {
         .map_err(|why| why.to_string())
 }
 
-fn arrived(to: &Mr, seed: u64) -> Outcome {
+fn check_data(to: &Mr, seed: u64) -> Outcome {
     match to.buffer.mismatch(0, LENGTH, seed) {
         Some(at) => Err(format!("byte {at} is wrong")),
         None => Ok(()),
     }
 }
 
-fn success(cq: &Cq) -> Outcome {
+fn expect_success(cq: &Cq) -> Outcome {
     let mut wc = [ibv_wc::default()];
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {
@@ -219,13 +223,13 @@ fn connection(a: &Rc<Context>, b: &Rc<Context>, seed: u64) -> Outcome {
     connect(&qp_a, &end_a, &end_b).map_err(text)?;
     connect(&qp_b, &end_b, &end_a).map_err(text)?;
     message(&qp_a, &qp_b, &mut mr_a, &mr_b, seed)?;
-    success(&cq_a)?;
-    success(&cq_b)?;
-    arrived(&mr_b, seed)
+    expect_success(&cq_a)?;
+    expect_success(&cq_b)?;
+    check_data(&mr_b, seed)
 }
 
 /// The context, the protection domain and the GID from which `limit` and `one` create objects.
-struct Maker {
+struct ObjectFactory {
     context: Rc<Context>,
     pd: Rc<Pd>,
     gid_index: u8,
@@ -235,7 +239,7 @@ struct Maker {
 /// An object of any kind. It is destroyed when it is dropped.
 type Object = Box<dyn Any>;
 
-impl Maker {
+impl ObjectFactory {
     fn new(device: &str) -> Result<Self, String> {
         let text = |why: io::Error| why.to_string();
         let context = Context::open(device).map_err(text)?;
@@ -261,7 +265,7 @@ impl Maker {
 
 /// Creates and destroys one object of a kind.
 fn one(device: &str, kind: &str) -> Outcome {
-    let made = Maker::new(device)?.make(kind);
+    let made = ObjectFactory::new(device)?.make(kind);
     made.map(drop).map_err(|why| why.to_string())
 }
 
@@ -271,26 +275,28 @@ fn one(device: &str, kind: &str) -> Outcome {
 fn limit(device: &str, kind: &str) -> Outcome {
     const ENOMEM: i32 = 12;
     /// Maximum number of objects of a user, of all kinds together.
-    const LIMIT: usize = 1 << 19;
+    const MAX_OBJECTS: usize = 1 << 19;
     /// Maximum number of other objects that this process has.
-    const OTHERS: usize = 4;
-    let maker = Maker::new(device)?;
-    let make = || maker.make(kind);
-    let mut made = timed("made", || many(LIMIT - OTHERS, |_| make()))?;
+    const OTHER_OBJECTS: usize = 4;
+    let factory = ObjectFactory::new(device)?;
+    let make = || factory.make(kind);
+    let mut made = timed("made", || many(MAX_OBJECTS - OTHER_OBJECTS, |_| make()))?;
     let refused = loop {
         match make() {
-            Ok(_) if made.len() >= LIMIT => return Err("one more than the limit".into()),
+            Ok(_) if made.len() >= MAX_OBJECTS => {
+                return Err("an object beyond the limit was created".into())
+            }
             Ok(object) => made.push(object),
             Err(why) => break why,
         }
     };
     if refused.raw_os_error() != Some(ENOMEM) {
-        return Err(format!("one more: {refused}"));
+        return Err(format!("at the limit: {refused}"));
     }
-    of_another_user(device, kind)?;
+    create_as_other_user(device, kind)?;
     drop(made.pop());
-    made.push(make().map_err(|why| format!("after one is gone: {why}"))?);
-    println!("# {} of {LIMIT}", made.len());
+    made.push(make().map_err(|why| format!("after one was destroyed: {why}"))?);
+    println!("# {} of {MAX_OBJECTS}", made.len());
     timed("destroyed", || {
         drop(made);
         Ok(())
@@ -298,7 +304,7 @@ fn limit(device: &str, kind: &str) -> Outcome {
 }
 
 /// Has another user create an object of a kind.
-fn of_another_user(device: &str, kind: &str) -> Outcome {
+fn create_as_other_user(device: &str, kind: &str) -> Outcome {
     const NOBODY: u32 = 65534;
     let program = std::env::current_exe().map_err(|why| why.to_string())?;
     let status = Command::new(program)
@@ -307,7 +313,7 @@ fn of_another_user(device: &str, kind: &str) -> Outcome {
         .status()
         .map_err(|why| why.to_string())?;
     if !status.success() {
-        return Err("another user finds no room".into());
+        return Err("another user cannot create an object".into());
     }
     Ok(())
 }

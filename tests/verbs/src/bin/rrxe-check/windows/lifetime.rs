@@ -8,23 +8,26 @@ use rrxe_verbs::{
     sys::*,
 };
 
-use super::{alloc, bound, granted, plan, refused, request, start, Bind, MEMORY, REMOTE};
+use super::{
+    alloc, bound_window, expect_granted, expect_refused, plan, request, window_start, Bind, MEMORY,
+    REMOTE,
+};
 use crate::pair::{ensure, End, Ends, Outcome, Pair, Send};
 
 const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
 
-pub fn old_key(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    let (pair, mw) = bound(ends, kind, REMOTE)?;
+pub fn changed_key(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (pair, mw) = bound_window(ends, kind, REMOTE)?;
     let old = mw.rkey();
     if kind == IBV_MW_TYPE_2 {
         invalidate(&pair.b, old, IBV_WC_SUCCESS)?;
     }
     Bind::new(&mw, &pair.b.mr, REMOTE).done(&pair.b)?;
     ensure(mw.rkey() != old, || "the key is the same".into())?;
-    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key);
-    granted(&pair, attempt(mw.rkey()))?;
-    refused(&pair, attempt(old))
+    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, key);
+    expect_granted(&pair, attempt(mw.rkey()))?;
+    expect_refused(&pair, attempt(old))
 }
 
 /// Posts LOCAL_INV of `key` at `end`. It must complete with `status`.
@@ -43,7 +46,7 @@ fn deregister(mr: Mr) -> Outcome {
 
 /// Checks that the deregistration of a region with bound windows fails with EINVAL. Returns the
 /// region.
-fn keep(mr: Mr) -> Result<Mr, String> {
+fn expect_dereg_refused(mr: Mr) -> Result<Mr, String> {
     match mr.deregister() {
         Ok(_) => Err("the region was deregistered".into()),
         Err((mr, why)) if why.raw_os_error() == Some(EINVAL) => Ok(mr),
@@ -51,8 +54,8 @@ fn keep(mr: Mr) -> Result<Mr, String> {
     }
 }
 
-pub fn region_stays(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    let (Pair { a, b }, first) = bound(ends, kind, REMOTE)?;
+pub fn dereg_region_in_use(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (Pair { a, b }, first) = bound_window(ends, kind, REMOTE)?;
     let second = alloc(&b.qp.pd, kind)?;
     Bind::new(&second, &b.mr, REMOTE).done(&b)?;
     let End {
@@ -62,7 +65,7 @@ pub fn region_stays(ends: &Ends, kind: ibv_mw_type) -> Outcome {
         endpoint,
     } = b;
     drop(first);
-    let mr = keep(mr)?;
+    let mr = expect_dereg_refused(mr)?;
     // The region can still be used through the second window.
     let pair = Pair {
         a,
@@ -73,65 +76,71 @@ pub fn region_stays(ends: &Ends, kind: ibv_mw_type) -> Outcome {
             endpoint,
         },
     };
-    let attempt = request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, second.rkey());
-    granted(&pair, attempt)?;
+    let attempt = request(
+        &pair,
+        IBV_WR_RDMA_READ,
+        window_start(&pair),
+        8,
+        second.rkey(),
+    );
+    expect_granted(&pair, attempt)?;
     drop(second);
     let End { mr, .. } = pair.b;
     deregister(mr)
 }
 
 pub fn dealloc(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    let (pair, mw) = bound(ends, kind, REMOTE)?;
+    let (pair, mw) = bound_window(ends, kind, REMOTE)?;
     let key = mw.rkey();
-    granted(
+    expect_granted(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, key),
     )?;
     drop(mw);
-    refused(
+    expect_refused(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, key),
     )
 }
 
 pub fn unbind(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_1, REMOTE)?;
-    granted(
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_1, REMOTE)?;
+    expect_granted(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, mw.rkey()),
     )?;
     Bind::new(&mw, &pair.b.mr, 0).length(0).done(&pair.b)?;
-    refused(
+    expect_refused(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, mw.rkey()),
     )?;
     let End { mr, .. } = pair.b;
     deregister(mr)
 }
 
 pub fn local_inv(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
-    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, key);
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let attempt = |key| request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, key);
     for _ in 0..300 {
-        granted(&pair, attempt(mw.rkey()))?;
+        expect_granted(&pair, attempt(mw.rkey()))?;
         invalidate(&pair.b, mw.rkey(), IBV_WC_SUCCESS)?;
         Bind::new(&mw, &pair.b.mr, REMOTE).done(&pair.b)?;
     }
     invalidate(&pair.b, mw.rkey(), IBV_WC_SUCCESS)?;
-    refused(&pair, attempt(mw.rkey()))?;
+    expect_refused(&pair, attempt(mw.rkey()))?;
     let End { mr, .. } = pair.b;
     deregister(mr)
 }
 
 pub fn remote_inv(ends: &Ends) -> Outcome {
-    let flags = invalidated(ends)?;
+    let flags = send_with_invalidate(ends)?;
     ensure(flags & IBV_WC_WITH_INV != 0, || format!("flags {flags:#x}"))
 }
 
 /// A SEND with invalidate by A invalidates the R_Key of a window of B. Returns the flags of B's
 /// completion.
-pub fn invalidated(ends: &Ends) -> Result<u32, String> {
-    let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+pub fn send_with_invalidate(ends: &Ends) -> Result<u32, String> {
+    let (mut pair, mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
     let at = MEMORY - 3000;
     pair.a.mr.buffer.fill(0, 3000, 5);
     pair.b.recv(4, at, 3000)?;
@@ -145,8 +154,13 @@ pub fn invalidated(ends: &Ends) -> Result<u32, String> {
     ensure(key == mw.rkey(), || format!("key {key:#x}"))?;
     let wrong = pair.b.mr.buffer.mismatch(at, 3000, 5);
     ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
-    pair.a
-        .send(request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()))?;
+    pair.a.send(request(
+        &pair,
+        IBV_WR_RDMA_READ,
+        window_start(&pair),
+        8,
+        mw.rkey(),
+    ))?;
     pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
     let End { mr, .. } = pair.b;
     deregister(mr)?;
@@ -166,7 +180,7 @@ pub fn bad_inv(ends: &Ends) -> Outcome {
     for (name, key) in keys {
         for local in [true, false] {
             let pair = Pair::new(ends, plan())?;
-            let beside = pair.beside(ends, plan())?;
+            let other_pair = pair.in_same_pd(ends, plan())?;
             let pd = &pair.b.qp.pd;
             let mws = [
                 alloc(pd, IBV_MW_TYPE_1)?,
@@ -174,7 +188,7 @@ pub fn bad_inv(ends: &Ends) -> Outcome {
                 alloc(pd, IBV_MW_TYPE_2)?,
             ];
             Bind::new(&mws[0], &pair.b.mr, REMOTE).done(&pair.b)?;
-            Bind::new(&mws[2], &pair.b.mr, REMOTE).done(&beside.b)?;
+            Bind::new(&mws[2], &pair.b.mr, REMOTE).done(&other_pair.b)?;
             let key = key(&pair, &mws);
             let outcome = if local {
                 invalidate(&pair.b, key, IBV_WC_LOC_PROT_ERR)
@@ -187,15 +201,21 @@ pub fn bad_inv(ends: &Ends) -> Outcome {
             };
             outcome.map_err(|why| format!("{name}, local {local}: {why}"))?;
             // The window of the other QP is still bound.
-            let attempt = request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mws[2].rkey());
-            granted(&beside, attempt)?;
+            let attempt = request(
+                &other_pair,
+                IBV_WR_RDMA_READ,
+                window_start(&pair),
+                8,
+                mws[2].rkey(),
+            );
+            expect_granted(&other_pair, attempt)?;
         }
     }
     Ok(())
 }
 
 pub fn reset(ends: &Ends) -> Outcome {
-    let (pair, _mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let (pair, _mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RESET,
         ..Default::default()
@@ -207,16 +227,16 @@ pub fn reset(ends: &Ends) -> Outcome {
 }
 
 pub fn destroy(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
     let End { qp, mr, .. } = pair.b;
-    let mr = keep(mr)?;
+    let mr = expect_dereg_refused(mr)?;
     drop(qp);
     deregister(mr)?;
     drop(mw);
     Ok(())
 }
 
-pub fn domain_stays(ends: &Ends) -> Outcome {
+pub fn dealloc_pd_in_use(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, plan())?;
     let text = |e: std::io::Error| format!("set-up: {e}");
     let pd = Pd::new(&pair.b.qp.pd.context).map_err(text)?;

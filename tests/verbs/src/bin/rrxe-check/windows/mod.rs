@@ -33,64 +33,82 @@ const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCES
 pub fn run(tap: &mut Tap, ends: &Ends) {
     for kind in KINDS {
         tap.result(
-            &format!("type {kind}: a window opens its range and nothing around it"),
+            &format!("type {kind}: a window gives access to its range only"),
             bounds(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: a window grants the rights it was given"),
+            &format!("type {kind}: a window grants only the rights of its binding"),
             rights(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: a window opens nothing before it is bound"),
-            unbound(ends, kind),
+            &format!("type {kind}: an unbound window gives no access"),
+            unbound_window(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: binding changes the key"),
-            lifetime::old_key(ends, kind),
+            &format!("type {kind}: binding changes the rkey"),
+            lifetime::changed_key(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: a region stays while windows are bound to it"),
-            lifetime::region_stays(ends, kind),
+            &format!("type {kind}: dereg_mr of a region with windows: EINVAL"),
+            lifetime::dereg_region_in_use(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: a window that is gone opens nothing"),
+            &format!("type {kind}: a deallocated window gives no access"),
             lifetime::dealloc(ends, kind),
         );
         tap.result(
-            &format!("type {kind}: what can't be bound: MW_BIND_ERR"),
+            &format!("type {kind}: invalid bindings: MW_BIND_ERR"),
             refusal::all(ends, kind),
         );
     }
-    tap.result("type 1: binding no bytes unbinds", lifetime::unbind(ends));
-    tap.result("type 1: the verb binds", verb(ends));
-    tap.result("type 1: all QPs of the domain may use it", shared(ends));
     tap.result(
-        "type 2: only the QP that bound it may use it",
-        foreign(ends),
+        "type 1: binding zero bytes unbinds the window",
+        lifetime::unbind(ends),
     );
-    tap.result("type 2: addresses may count from zero", zero_based(ends));
+    tap.result("type 1: bind_mw binds the window", verb(ends));
+    tap.result("type 1: all QPs of the PD can use the window", shared(ends));
     tap.result(
-        "type 2: LOCAL_INV, and bound again",
+        "type 2: only the QP that bound the window can use it",
+        other_qp(ends),
+    );
+    tap.result(
+        "type 2: a zero-based window has addresses from zero",
+        zero_based(ends),
+    );
+    tap.result(
+        "type 2: a window is bound again after LOCAL_INV",
         lifetime::local_inv(ends),
     );
     tap.result(
-        "type 2: SEND_WITH_INV takes it away",
+        "type 2: SEND_WITH_INV unbinds the window",
         lifetime::remote_inv(ends),
     );
-    tap.result("keys that can't be invalidated", lifetime::bad_inv(ends));
-    tap.result("type 2: RESET of its QP unbinds", lifetime::reset(ends));
-    tap.result("type 2: the end of its QP unbinds", lifetime::destroy(ends));
     tap.result(
-        "a domain stays while it has windows",
-        lifetime::domain_stays(ends),
+        "invalidation of an invalid rkey fails",
+        lifetime::bad_inv(ends),
     );
-    tap.result("a window's key isn't a local key", not_local(ends));
+    tap.result(
+        "type 2: RESET of the QP unbinds the window",
+        lifetime::reset(ends),
+    );
+    tap.result(
+        "type 2: destroying the QP unbinds the window",
+        lifetime::destroy(ends),
+    );
+    tap.result(
+        "dealloc_pd of a PD with windows: EBUSY",
+        lifetime::dealloc_pd_in_use(ends),
+    );
+    tap.result(
+        "the rkey of a window as lkey: LOC_PROT_ERR",
+        not_local(ends),
+    );
 }
 
 fn plan() -> Plan {
     Plan {
         memory: MEMORY,
-        region: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND,
+        mr_access: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND,
         ..Plan::default()
     }
 }
@@ -168,7 +186,7 @@ fn alloc(pd: &Rc<Pd>, kind: ibv_mw_type) -> Result<Mw, String> {
 }
 
 /// Creates a pair whose end B has a window of type `kind`, bound with the rights `access`.
-fn bound(ends: &Ends, kind: ibv_mw_type, access: u32) -> Result<(Pair, Mw), String> {
+fn bound_window(ends: &Ends, kind: ibv_mw_type, access: u32) -> Result<(Pair, Mw), String> {
     let pair = Pair::new(ends, plan())?;
     let mw = alloc(&pair.b.qp.pd, kind)?;
     Bind::new(&mw, &pair.b.mr, access).done(&pair.b)?;
@@ -182,16 +200,16 @@ fn request(pair: &Pair, opcode: ibv_wr_opcode, addr: u64, length: usize, rkey: u
     request
 }
 
-fn start(pair: &Pair) -> u64 {
+fn window_start(pair: &Pair) -> u64 {
     pair.b.mr.buffer.addr() + START as u64
 }
 
-fn granted(pair: &Pair, request: Send) -> Outcome {
+fn expect_granted(pair: &Pair, request: Send) -> Outcome {
     pair.a.send(request)?;
     pair.a.expect(7, IBV_WC_SUCCESS).map(|_| ())
 }
 
-fn refused(pair: &Pair, request: Send) -> Outcome {
+fn expect_refused(pair: &Pair, request: Send) -> Outcome {
     pair.a.send(request)?;
     pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
     let touched = (0..MEMORY).find(|&at| pair.b.mr.buffer.get(at) != 0);
@@ -201,11 +219,17 @@ fn refused(pair: &Pair, request: Send) -> Outcome {
 }
 
 /// A writes and reads the whole range of a window. No byte outside of the range is written.
-pub fn reached(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    let (mut pair, mw) = bound(ends, kind, REMOTE)?;
+pub fn whole_range(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+    let (mut pair, mw) = bound_window(ends, kind, REMOTE)?;
     pair.a.mr.buffer.fill(0, LENGTH, 3);
-    let whole = request(&pair, IBV_WR_RDMA_WRITE, start(&pair), LENGTH, mw.rkey());
-    granted(&pair, whole)?;
+    let whole = request(
+        &pair,
+        IBV_WR_RDMA_WRITE,
+        window_start(&pair),
+        LENGTH,
+        mw.rkey(),
+    );
+    expect_granted(&pair, whole)?;
     let wrong = pair.b.mr.buffer.mismatch(START, LENGTH, 3);
     ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
     let outside = (0..START).chain(START + LENGTH..MEMORY);
@@ -214,14 +238,20 @@ pub fn reached(ends: &Ends, kind: ibv_mw_type) -> Outcome {
         format!("byte {touched:?} was written")
     })?;
     pair.a.mr.buffer.fill(0, LENGTH, 4);
-    let whole = request(&pair, IBV_WR_RDMA_READ, start(&pair), LENGTH, mw.rkey());
-    granted(&pair, whole)?;
+    let whole = request(
+        &pair,
+        IBV_WR_RDMA_READ,
+        window_start(&pair),
+        LENGTH,
+        mw.rkey(),
+    );
+    expect_granted(&pair, whole)?;
     let wrong = pair.a.mr.buffer.mismatch(0, LENGTH, 3);
     ensure(wrong.is_none(), || format!("byte {wrong:?} was read wrong"))
 }
 
 fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    reached(ends, kind)?;
+    whole_range(ends, kind)?;
     let around: [(i64, usize); 8] = [
         (-1, 1),
         (-1, 2),
@@ -234,10 +264,10 @@ fn bounds(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     ];
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
         for (distance, length) in around {
-            let (mut pair, mw) = bound(ends, kind, REMOTE)?;
+            let (mut pair, mw) = bound_window(ends, kind, REMOTE)?;
             pair.a.mr.buffer.fill(0, LENGTH, 3);
-            let addr = start(&pair).wrapping_add(distance as u64);
-            refused(&pair, request(&pair, opcode, addr, length, mw.rkey()))
+            let addr = window_start(&pair).wrapping_add(distance as u64);
+            expect_refused(&pair, request(&pair, opcode, addr, length, mw.rkey()))
                 .map_err(|why| format!("{length} bytes at {distance}: {why}"))?;
         }
     }
@@ -252,14 +282,14 @@ fn rights(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     ];
     for (opcode, right) in needs {
         for access in [right, REMOTE & !right] {
-            let (pair, mw) = bound(ends, kind, access)?;
+            let (pair, mw) = bound_window(ends, kind, access)?;
             // The first aligned 64-bit word of the window.
-            let addr = start(&pair).next_multiple_of(8);
+            let addr = window_start(&pair).next_multiple_of(8);
             let attempt = request(&pair, opcode, addr, 8, mw.rkey());
             let outcome = if access == right {
-                granted(&pair, attempt)
+                expect_granted(&pair, attempt)
             } else {
-                refused(&pair, attempt)
+                expect_refused(&pair, attempt)
             };
             outcome.map_err(|why| format!("opcode {opcode} with {access:#x}: {why}"))?;
         }
@@ -267,11 +297,11 @@ fn rights(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     Ok(())
 }
 
-fn unbound(ends: &Ends, kind: ibv_mw_type) -> Outcome {
+fn unbound_window(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let pair = Pair::new(ends, plan())?;
     let mw = alloc(&pair.b.qp.pd, kind)?;
-    let attempt = request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey());
-    refused(&pair, attempt)
+    let attempt = request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, mw.rkey());
+    expect_refused(&pair, attempt)
 }
 
 fn verb(ends: &Ends) -> Outcome {
@@ -293,60 +323,72 @@ fn verb(ends: &Ends) -> Outcome {
     ensure(mw.rkey() == next_key(old), || {
         "the key isn't the next".into()
     })?;
-    granted(
+    expect_granted(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, mw.rkey()),
     )
 }
 
 fn shared(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_1, REMOTE)?;
-    let beside = pair.beside(ends, plan())?;
-    granted(
-        &beside,
-        request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_1, REMOTE)?;
+    let other_pair = pair.in_same_pd(ends, plan())?;
+    expect_granted(
+        &other_pair,
+        request(
+            &other_pair,
+            IBV_WR_RDMA_READ,
+            window_start(&pair),
+            8,
+            mw.rkey(),
+        ),
     )
 }
 
-fn foreign(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
-    let beside = pair.beside(ends, plan())?;
-    granted(
+fn other_qp(ends: &Ends) -> Outcome {
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let other_pair = pair.in_same_pd(ends, plan())?;
+    expect_granted(
         &pair,
-        request(&pair, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+        request(&pair, IBV_WR_RDMA_READ, window_start(&pair), 8, mw.rkey()),
     )?;
-    refused(
-        &beside,
-        request(&beside, IBV_WR_RDMA_READ, start(&pair), 8, mw.rkey()),
+    expect_refused(
+        &other_pair,
+        request(
+            &other_pair,
+            IBV_WR_RDMA_READ,
+            window_start(&pair),
+            8,
+            mw.rkey(),
+        ),
     )
 }
 
 fn zero_based(ends: &Ends) -> Outcome {
     let access = REMOTE | IBV_ACCESS_ZERO_BASED;
-    let (mut pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
+    let (mut pair, mw) = bound_window(ends, IBV_MW_TYPE_2, access)?;
     pair.a.mr.buffer.fill(0, LENGTH, 9);
-    granted(
+    expect_granted(
         &pair,
         request(&pair, IBV_WR_RDMA_WRITE, 0, LENGTH, mw.rkey()),
     )?;
     let wrong = pair.b.mr.buffer.mismatch(START, LENGTH, 9);
     ensure(wrong.is_none(), || format!("byte {wrong:?} is wrong"))?;
     for (addr, length) in [(LENGTH as u64, 1), (1, LENGTH), (u64::MAX, 1)] {
-        let (pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
-        refused(
+        let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, access)?;
+        expect_refused(
             &pair,
             request(&pair, IBV_WR_RDMA_WRITE, addr, length, mw.rkey()),
         )?;
     }
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, access)?;
-    refused(
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, access)?;
+    expect_refused(
         &pair,
-        request(&pair, IBV_WR_RDMA_WRITE, start(&pair), 1, mw.rkey()),
+        request(&pair, IBV_WR_RDMA_WRITE, window_start(&pair), 1, mw.rkey()),
     )
 }
 
 fn not_local(ends: &Ends) -> Outcome {
-    let (pair, mw) = bound(ends, IBV_MW_TYPE_2, REMOTE)?;
+    let (pair, mw) = bound_window(ends, IBV_MW_TYPE_2, REMOTE)?;
     let mut source = pair.b.mr.sge(START, 8);
     source.lkey = mw.rkey();
     pair.b.send(Send::new(7, IBV_WR_SEND, vec![source]))?;

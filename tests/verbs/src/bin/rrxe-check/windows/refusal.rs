@@ -7,14 +7,14 @@ use rrxe_verbs::{
     sys::*,
 };
 
-use super::{alloc, bound, plan, Bind, MEMORY, REMOTE, START};
+use super::{alloc, bound_window, plan, Bind, MEMORY, REMOTE, START};
 use crate::pair::{Ends, Outcome, Pair, Plan};
 
 /// A change that makes a valid binding invalid.
-type Spoil = fn(&mut Bind<'_>);
+type Mutation = fn(&mut Bind<'_>);
 
 pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
-    let spoils: [(&str, Spoil); 8] = [
+    let mutations: [(&str, Mutation); 8] = [
         ("an address before the region", |b| {
             b.addr -= START as u64 + 1
         }),
@@ -25,14 +25,16 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
         ("an address far away", |b| b.addr = u64::MAX),
         ("another window's key", |b| b.rkey ^= 0x100),
         ("an unknown right", |b| b.access |= 1 << 30),
-        ("the right to bind", |b| b.access |= IBV_ACCESS_MW_BIND),
-        ("a wrong present key", |b| b.mw.set_rkey(b.mw.rkey() ^ 1)),
+        ("the access right MW_BIND", |b| {
+            b.access |= IBV_ACCESS_MW_BIND
+        }),
+        ("a wrong current rkey", |b| b.mw.set_rkey(b.mw.rkey() ^ 1)),
     ];
-    for (name, spoil) in spoils {
+    for (name, mutate) in mutations {
         let pair = Pair::new(ends, plan())?;
         let mw = alloc(&pair.b.qp.pd, kind)?;
         let mut bind = Bind::new(&mw, &pair.b.mr, REMOTE);
-        spoil(&mut bind);
+        mutate(&mut bind);
         bind.expect(&pair.b, IBV_WC_MW_BIND_ERR)
             .map_err(|why| format!("{name}: {why}"))?;
     }
@@ -55,7 +57,7 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
             let mw = alloc(&pair.b.qp.pd, kind)?;
             let bind = Bind::new(&mw, &pair.b.mr, REMOTE).length(0);
             bind.expect(&pair.b, IBV_WC_MW_BIND_ERR)?;
-            let (pair, mw) = bound(ends, kind, REMOTE)?;
+            let (pair, mw) = bound_window(ends, kind, REMOTE)?;
             let again = Bind::new(&mw, &pair.b.mr, REMOTE);
             again.expect(&pair.b, IBV_WC_MW_BIND_ERR)
         }
@@ -66,7 +68,7 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
 fn refused_regions(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let cases = [
         (
-            "no right to bind",
+            "a region without MW_BIND",
             IBV_ACCESS_LOCAL_WRITE,
             REMOTE,
             IBV_WC_MW_BIND_ERR,
@@ -97,7 +99,13 @@ fn refused_regions(ends: &Ends, kind: ibv_mw_type) -> Outcome {
         ),
     ];
     for (name, region, access, status) in cases {
-        let pair = Pair::new(ends, Plan { region, ..plan() })?;
+        let pair = Pair::new(
+            ends,
+            Plan {
+                mr_access: region,
+                ..plan()
+            },
+        )?;
         let mw = alloc(&pair.b.qp.pd, kind)?;
         let mut bind = Bind::new(&mw, &pair.b.mr, access);
         if region & IBV_ACCESS_ZERO_BASED != 0 {
@@ -109,15 +117,15 @@ fn refused_regions(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let pair = Pair::new(ends, plan())?;
     let text = |e: std::io::Error| format!("set-up: {e}");
     let other = Pd::new(&pair.b.qp.pd.context).map_err(text)?;
-    let foreign = Mr::new(&other, MEMORY, plan().region).map_err(text)?;
+    let foreign_mr = Mr::new(&other, MEMORY, plan().mr_access).map_err(text)?;
     let mw = alloc(&pair.b.qp.pd, kind)?;
-    let bind = Bind::new(&mw, &foreign, REMOTE);
+    let bind = Bind::new(&mw, &foreign_mr, REMOTE);
     bind.expect(&pair.b, IBV_WC_MW_BIND_ERR)
-        .map_err(|why| format!("another domain's region: {why}"))?;
+        .map_err(|why| format!("a region of another PD: {why}"))?;
     let pair = Pair::new(ends, plan())?;
     let other = Pd::new(&pair.b.qp.pd.context).map_err(text)?;
     let mw = alloc(&other, kind)?;
     let bind = Bind::new(&mw, &pair.b.mr, REMOTE);
     bind.expect(&pair.b, IBV_WC_MW_BIND_ERR)
-        .map_err(|why| format!("another domain's window: {why}"))
+        .map_err(|why| format!("a window of another PD: {why}"))
 }
