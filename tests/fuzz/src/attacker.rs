@@ -18,15 +18,15 @@ const RLIMIT_NPROC: i64 = 6;
 const RLIMIT_NOFILE: i64 = 7;
 const RLIMIT_MEMLOCK: i64 = 8;
 
-/// Runs attacker `number` for `life` milliseconds and returns its exit status. Its threads have the
-/// entries of [`Stats::beats`] from `first` on. Seven attackers in eight become an unprivileged
-/// user.
-pub fn attack(
+/// Runs attacker `number` for `lifetime` milliseconds and returns its exit status. Its threads have
+/// the entries of [`Stats::activities`] from `first_thread` on. Seven attackers in eight become an
+/// unprivileged user.
+pub fn run(
     profile: &Profile,
     stats: &'static Stats,
     number: u64,
-    first: usize,
-    life: u64,
+    first_thread: usize,
+    lifetime: u64,
 ) -> i32 {
     let _ = sys::call(sys::nr::SETPGID, &[0, 0]);
     if !profile.cgroup.is_empty() {
@@ -43,9 +43,9 @@ pub fn attack(
     let Ok(world) = World::new(devices(), profile.threads) else {
         return 2;
     };
-    let until = stats::now() + life;
+    let until = stats::now() + lifetime;
     let focus = profile.focus_of(number);
-    let mut begin = Thread::new(&world, stats, profile, focus, rng, first, 0);
+    let mut begin = Thread::new(&world, stats, profile, focus, rng, first_thread, 0);
     for context in 0..CONTEXTS {
         begin.only = Some(context);
         begin.make(SETUP);
@@ -56,7 +56,7 @@ pub fn attack(
             let world = &world;
             scope.spawn(move || {
                 let rng = Rng::new(profile.seed, &[number, index + 1]);
-                Thread::new(world, stats, profile, focus, rng, first, index).run(until);
+                Thread::new(world, stats, profile, focus, rng, first_thread, index).run(until);
             });
         }
     });

@@ -28,31 +28,31 @@ pub const ACTIONS: [&str; 7] = [
 ];
 
 /// Number of network namespaces that are added and removed.
-const PLACES: u64 = 3;
+const NAMESPACES: u64 = 3;
 
-/// Takes actions until the end of the run. `first` is the index of the first action among the kinds
-/// of operations that [`Stats`] counts.
-pub fn act(profile: &Profile, stats: &'static Stats, first: usize) -> i32 {
+/// Takes actions until the end of the run. `first_kind` is the index of the first action among the
+/// kinds of operations that [`Stats`] counts.
+pub fn run(profile: &Profile, stats: &'static Stats, first_kind: usize) -> i32 {
     let mut rng = Rng::new(profile.seed, &[u64::MAX - 1]);
     let until = stats::now() + profile.seconds * 1000;
     let admin = Admin {
         profile,
         stats,
-        first,
+        first_kind,
     };
     while stats::now() < until {
-        let place = rng.below(PLACES);
+        let namespace = rng.below(NAMESPACES);
         if profile.unload && rng.one_in(4) {
             admin.reload();
             continue;
         }
         match rng.below(16) {
-            0..=6 => admin.add(place),
-            7..=8 => admin.run(1, &format!("rdma link del rrxec{place}")),
-            9 => admin.run(2, &format!("ip -n fz{place} link del d0")),
-            10..=11 => admin.run(3, &format!("ip netns del fz{place}")),
-            12..=14 => admin.set(place, &mut rng),
-            _ => admin.add(place),
+            0..=6 => admin.add(namespace),
+            7..=8 => admin.run(1, &format!("rdma link del rrxec{namespace}")),
+            9 => admin.run(2, &format!("ip -n fz{namespace} link del d0")),
+            10..=11 => admin.run(3, &format!("ip netns del fz{namespace}")),
+            12..=14 => admin.set(namespace, &mut rng),
+            _ => admin.add(namespace),
         }
         noise::pause(rng.below(400_000));
     }
@@ -62,30 +62,35 @@ pub fn act(profile: &Profile, stats: &'static Stats, first: usize) -> i32 {
 struct Admin<'a> {
     profile: &'a Profile,
     stats: &'static Stats,
-    first: usize,
+    first_kind: usize,
 }
 
 impl Admin<'_> {
     /// Adds a namespace with a network device and an rrxe link. Parts that exist already stay.
-    fn add(&self, place: u64) {
+    fn add(&self, namespace: u64) {
         for command in [
-            format!("ip netns add fz{place}"),
-            format!("ip -n fz{place} link add d0 type dummy"),
-            format!("ip -n fz{place} addr add 10.88.{place}.1/24 dev d0"),
-            format!("ip -n fz{place} link set d0 up"),
-            format!("ip netns exec fz{place} rdma link add rrxec{place} type rrxe netdev d0"),
+            format!("ip netns add fz{namespace}"),
+            format!("ip -n fz{namespace} link add d0 type dummy"),
+            format!("ip -n fz{namespace} addr add 10.88.{namespace}.1/24 dev d0"),
+            format!("ip -n fz{namespace} link set d0 up"),
+            format!(
+                "ip netns exec fz{namespace} rdma link add rrxec{namespace} type rrxe netdev d0"
+            ),
         ] {
             self.run(0, &command);
         }
     }
 
-    fn set(&self, place: u64, rng: &mut Rng) {
+    fn set(&self, namespace: u64, rng: &mut Rng) {
         let setting = match rng.below(5) {
-            0 => format!("ip -n fz{place} link set d0 down"),
-            1 => format!("ip -n fz{place} link set d0 up"),
-            2 => format!("ip -n fz{place} link set d0 mtu {}", 300 + rng.below(9000)),
-            3 => format!("ip -n fz{place} addr del 10.88.{place}.1/24 dev d0"),
-            _ => format!("ip -n fz{place} addr add fd88:{place}::1/64 dev d0 nodad"),
+            0 => format!("ip -n fz{namespace} link set d0 down"),
+            1 => format!("ip -n fz{namespace} link set d0 up"),
+            2 => format!(
+                "ip -n fz{namespace} link set d0 mtu {}",
+                300 + rng.below(9000)
+            ),
+            3 => format!("ip -n fz{namespace} addr del 10.88.{namespace}.1/24 dev d0"),
+            _ => format!("ip -n fz{namespace} addr add fd88:{namespace}::1/64 dev d0 nodad"),
         };
         self.run(4, &setting);
     }
@@ -114,7 +119,7 @@ impl Admin<'_> {
             Ok(child) => self.finish(child, command),
             Err(error) => error.raw_os_error().unwrap_or(5),
         };
-        self.stats.count(self.first + action, errno);
+        self.stats.count(self.first_kind + action, errno);
     }
 
     /// Waits for a command. Returns its exit status, which the report shows as an errno. A command
@@ -131,7 +136,7 @@ impl Admin<'_> {
             noise::pause(5000);
         }
         self.stats.failures.fetch_add(1, Relaxed);
-        watch::show(
+        watch::print_stacks(
             child.id() as i32,
             &format!("`{command}` takes longer than {} ms", self.profile.patience),
         );

@@ -42,8 +42,8 @@ use stats::{now, Stats};
 struct Attacker {
     pid: i32,
     number: u64,
-    /// Index of its first thread in [`Stats::beats`].
-    first: usize,
+    /// Index of its first thread in [`Stats::activities`].
+    first_thread: usize,
     /// Time at which the supervisor kills it, in milliseconds.
     end: u64,
     /// Whether the supervisor has killed it.
@@ -57,7 +57,7 @@ struct Run {
     attackers: Vec<Attacker>,
     started: u64,
     /// Number of attackers that ended by themselves, by SIGKILL, and by another signal.
-    ends: [u64; 3],
+    exit_counts: [u64; 3],
     failures: Vec<String>,
     victim: Option<i32>,
     /// Processes that end by themselves at the end of the run.
@@ -80,33 +80,33 @@ impl Run {
             let used: Vec<usize> = self
                 .attackers
                 .iter()
-                .map(|attacker| attacker.first)
+                .map(|attacker| attacker.first_thread)
                 .collect();
-            let first = (0..)
+            let first_thread = (0..)
                 .map(|index| index * threads)
-                .find(|first| !used.contains(first))
+                .find(|first_thread| !used.contains(first_thread))
                 .unwrap_or(0);
             let number = self.started;
             self.started += 1;
-            for beat in &self.stats.beats[first..first + threads] {
-                beat.tid.store(0, Relaxed);
-                beat.since.store(0, Relaxed);
+            for activity in &self.stats.activities[first_thread..first_thread + threads] {
+                activity.tid.store(0, Relaxed);
+                activity.since.store(0, Relaxed);
             }
             let mut rng = Rng::new(self.profile.seed, &[number, u64::MAX]);
             // One in four gets 10 s more until it is killed, so that it ends by itself.
-            let life = self.profile.slow * (2000 + rng.below(20_000));
-            let end = now() + life + if rng.one_in(4) { 10_000 } else { 0 };
+            let lifetime = self.profile.slow * (2000 + rng.below(20_000));
+            let end = now() + lifetime + if rng.one_in(4) { 10_000 } else { 0 };
             let (profile, stats) = (&self.profile, self.stats);
-            match sys::child(|| attacker::attack(profile, stats, number, first, life)) {
+            match sys::child(|| attacker::run(profile, stats, number, first_thread, lifetime)) {
                 Ok(pid) => self.attackers.push(Attacker {
                     pid,
                     number,
-                    first,
+                    first_thread,
                     end,
                     killed: false,
                 }),
                 Err(errno) => {
-                    return self.fail(format!("no attacker can be started: errno {errno}"))
+                    return self.fail(format!("an attacker cannot be started: errno {errno}"))
                 }
             }
         }
@@ -126,9 +126,9 @@ impl Run {
                     9 => 1,
                     _ => 2,
                 };
-                self.ends[how] += 1;
+                self.exit_counts[how] += 1;
                 if status >> 8 & 0xff == 2 && how == 0 {
-                    self.fail(format!("attacker {} could not begin", attacker.number));
+                    self.fail(format!("attacker {} could not be set up", attacker.number));
                 }
             } else if let Some(at) = self.helpers.iter().position(|helper| *helper == pid) {
                 self.helpers.swap_remove(at);
@@ -153,12 +153,23 @@ impl Run {
                 attacker.killed = true;
             }
             if attacker.killed && now() > attacker.end + self.profile.patience {
-                watch::show(attacker.pid, "killed, and still there");
-                failures.push(format!("attacker {} does not die", attacker.number));
+                watch::print_stacks(attacker.pid, "the process still exists after SIGKILL");
+                failures.push(format!(
+                    "attacker {} does not end after SIGKILL",
+                    attacker.number
+                ));
             } else if !attacker.killed
-                && watch::hung(&self.profile, self.stats, attacker.pid, attacker.first)
+                && watch::has_hung_thread(
+                    &self.profile,
+                    self.stats,
+                    attacker.pid,
+                    attacker.first_thread,
+                )
             {
-                failures.push(format!("attacker {} hangs", attacker.number));
+                failures.push(format!(
+                    "attacker {} hangs in a system call",
+                    attacker.number
+                ));
             }
         }
         let transfers = self.stats.transfers.load(Relaxed);
@@ -168,7 +179,7 @@ impl Run {
             .victim
             .filter(|_| now() > self.progress.1 + self.profile.patience)
         {
-            watch::show(pid, "the victim stands still");
+            watch::print_stacks(pid, "the victim's transfers have stopped");
             failures.push("the victim makes no progress".into());
         }
         failures.into_iter().for_each(|why| self.fail(why));
@@ -189,7 +200,7 @@ impl Run {
             self.reap();
             noise::pause(20_000);
             if now() > until {
-                self.fail("not everything ends with the run".into());
+                self.fail("a process did not end with the run".into());
             }
         }
         for pid in self.helpers.iter().chain(&self.victim) {
@@ -204,19 +215,19 @@ impl Run {
         let Run {
             profile,
             stats,
-            ends,
+            exit_counts,
             started,
             ..
         } = self;
         println!(
             "seed {}: {} operations by {started} attackers in {} s; {} ended, {} killed, {} by other signals; \
-             {} transfers, {} reconnects; longest stall {} ms",
+             {} transfers, {} reconnects; longest stall of a CPU {} ms",
             profile.seed,
             stats.total(),
             profile.seconds,
-            ends[0],
-            ends[1],
-            ends[2],
+            exit_counts[0],
+            exit_counts[1],
+            exit_counts[2],
             stats.transfers.load(Relaxed),
             stats.reconnects.load(Relaxed),
             stats.stall.load(Relaxed),
@@ -238,14 +249,14 @@ fn main() -> ExitCode {
     let _ = fs::write("/dev/kmsg", format!("{begin}\n"));
     let stats = Stats::new();
     let until = now() + profile.seconds * 1000;
-    let mut helpers: Vec<i32> = sys::child(|| watch::stalls(&profile, stats))
+    let mut helpers: Vec<i32> = sys::child(|| watch::measure_stalls(&profile, stats))
         .into_iter()
         .collect();
     if profile.chaos {
-        helpers.extend(sys::child(|| chaos::act(&profile, stats, OPERATIONS.len())));
+        helpers.extend(sys::child(|| chaos::run(&profile, stats, OPERATIONS.len())));
     }
     let victim = (profile.victims.len() == 2)
-        .then(|| sys::child(|| victim::suffer(&profile, stats)).ok())
+        .then(|| sys::child(|| victim::run(&profile, stats)).ok())
         .flatten();
     let progress = (0, now());
     let mut run = Run {
@@ -253,7 +264,7 @@ fn main() -> ExitCode {
         stats,
         attackers: Vec::new(),
         started: 0,
-        ends: [0; 3],
+        exit_counts: [0; 3],
         failures: Vec::new(),
         victim,
         helpers,
@@ -275,7 +286,7 @@ fn main() -> ExitCode {
     }
     if stats.stall.load(Relaxed) > run.profile.stall {
         run.fail(format!(
-            "a CPU served nobody for {} ms",
+            "a CPU did not run its real-time thread for {} ms",
             stats.stall.load(Relaxed)
         ));
     }

@@ -51,7 +51,7 @@ impl Rng {
 
     /// A number that code is likely to handle wrongly: a limit, a power of two, a power of two less
     /// one, a small number, or a random one.
-    pub fn odd(&mut self) -> u64 {
+    pub fn edge_value(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,
             1 => u64::MAX,

@@ -18,7 +18,7 @@ const ERRNOS: usize = 134;
 pub const THREADS: usize = 64;
 
 /// The current operation of a thread, for the supervisor.
-pub struct Beat {
+pub struct Activity {
     /// Thread ID, or zero without a thread.
     pub tid: AtomicU32,
     /// Kind of the operation: its index in the table of operations.
@@ -31,7 +31,7 @@ pub struct Beat {
 pub struct Stats {
     counts: [[AtomicU64; ERRNOS]; KINDS],
     /// Current operations of the threads.
-    pub beats: [Beat; THREADS],
+    pub activities: [Activity; THREADS],
     /// Number of the victim's transfers with the right data.
     pub transfers: AtomicU64,
     /// Number of times that the victim's QPs had to be connected again.

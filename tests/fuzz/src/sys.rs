@@ -244,7 +244,7 @@ pub fn limit(resource: i64, value: u64) {
 
 /// Binds this thread to a CPU and gives it the real-time policy SCHED_FIFO, so that it preempts all
 /// other threads.
-pub fn watch_from(cpu: u64) {
+pub fn set_realtime_on(cpu: u64) {
     let mask = [1u64 << cpu];
     let _ = call(nr::SCHED_SETAFFINITY, &[0, 8, mask.as_ptr() as i64]);
     let priority = [50i32];

@@ -9,7 +9,7 @@ use crate::{
     ops::{Operation, OPERATIONS, SETUP},
     profile::{weight, Focus, Profile},
     rng::Rng,
-    stats::{self, Beat, Stats},
+    stats::{self, Activity, Stats},
     sys::{self, nr},
     world::{Kind, Object, World, CONTEXTS},
 };
@@ -30,25 +30,26 @@ pub struct Thread<'a> {
     pub provider_out: u16,
     /// The context that all operations use, or `None` for a random one.
     pub only: Option<usize>,
-    beat: &'static Beat,
+    activity: &'static Activity,
     fail: Option<i32>,
     weights: Vec<u64>,
 }
 
 impl<'a> Thread<'a> {
-    /// Creates thread `index` of a process whose threads have the entries of [`Stats::beats`] from
-    /// `first` on.
+    /// Creates thread `index` of a process whose threads have the entries of [`Stats::activities`]
+    /// from `first_thread` on.
     pub fn new(
         world: &'a World,
         stats: &'static Stats,
         profile: &Profile,
         focus: Focus,
         rng: Rng,
-        first: usize,
+        first_thread: usize,
         index: u64,
     ) -> Self {
-        let beat = &stats.beats[first + index as usize];
-        beat.tid
+        let activity = &stats.activities[first_thread + index as usize];
+        activity
+            .tid
             .store(sys::call(nr::GETTID, &[]).unwrap_or(0) as u32, Relaxed);
         Self {
             rng,
@@ -58,7 +59,7 @@ impl<'a> Thread<'a> {
             wild: profile.wild,
             provider_out: 0,
             only: None,
-            beat,
+            activity,
             fail: profile
                 .faults
                 .then(|| sys::open("/proc/thread-self/fail-nth").ok())
@@ -87,14 +88,14 @@ impl<'a> Thread<'a> {
                 });
             self.make(kind.unwrap_or(0));
         }
-        self.beat.tid.store(0, Relaxed);
+        self.activity.tid.store(0, Relaxed);
     }
 
     /// Makes one operation and counts it.
     pub fn make(&mut self, kind: usize) {
         let operation: &Operation = &OPERATIONS[kind];
-        self.beat.kind.store(kind as u32, Relaxed);
-        self.beat.since.store(stats::now(), Relaxed);
+        self.activity.kind.store(kind as u32, Relaxed);
+        self.activity.since.store(stats::now(), Relaxed);
         // No faults in `setup`, because all other operations need its objects.
         let faulty = self.fail.filter(|_| kind != SETUP && self.rng.one_in(4));
         if let Some(fd) = faulty {
@@ -107,12 +108,12 @@ impl<'a> Thread<'a> {
             let _ = sys::write(fd, b"0");
         }
         self.stats.count(kind, errno);
-        self.beat.since.store(0, Relaxed);
+        self.activity.since.store(0, Relaxed);
     }
 
     /// Runs `body` without changing its messages. A long sequence of messages would seldom pass
     /// unchanged otherwise.
-    pub fn unchanged<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn without_mutation<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let wild = replace(&mut self.wild, u64::MAX >> 8);
         let result = body(self);
         self.wild = wild;
@@ -132,7 +133,7 @@ impl<'a> Thread<'a> {
             let handle = if self.rng.one_in(2) {
                 self.rng.below(64) as u32
             } else {
-                self.rng.odd() as u32
+                self.rng.edge_value() as u32
             };
             return Object {
                 context,
@@ -165,7 +166,7 @@ impl<'a> Thread<'a> {
     /// Returns a random object of a kind, to be destroyed. It is mostly removed from the pool of
     /// known objects. Once in eight times it stays there, so that other threads use it while it is
     /// destroyed.
-    pub fn doomed(&mut self, kind: Kind) -> Object {
+    pub fn any_to_destroy(&mut self, kind: Kind) -> Object {
         if self.rng.one_in(8) {
             return self.any(kind);
         }
@@ -176,7 +177,7 @@ impl<'a> Thread<'a> {
     }
 
     /// Random bytes.
-    pub fn noise(&mut self, length: usize) -> Vec<u8> {
+    pub fn random_bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.rng.word() as u8).collect()
     }
 }

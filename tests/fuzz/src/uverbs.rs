@@ -122,7 +122,7 @@ pub enum Value<'a> {
 
 /// The result of an ioctl: the value of the first attribute, and the contents of each `Out` in
 /// order.
-pub type Answer = Result<(u64, Vec<Vec<u8>>), i32>;
+pub type IoctlResult = Result<(u64, Vec<Vec<u8>>), i32>;
 
 impl Thread<'_> {
     /// Executes a write command and returns its response of `response` bytes.
@@ -133,24 +133,29 @@ impl Thread<'_> {
         body: Bytes,
         response: usize,
     ) -> Result<Vec<u8>, i32> {
-        let place = self.response_place();
+        let place = self.response_address();
         let body = Bytes::new().quad(&[place]).bytes(&body.0);
         self.submit(context, number, &body.0, response)?;
         Ok(sys::peek(self.scratch, response))
     }
 
     /// Executes a write command without a response.
-    pub fn order(&mut self, context: usize, number: u32, body: Bytes) -> Outcome {
+    pub fn command_without_response(
+        &mut self,
+        context: usize,
+        number: u32,
+        body: Bytes,
+    ) -> Outcome {
         self.submit(context, number, &body.0, 0)
     }
 
     /// Executes a write command without a response whose body is a handle.
-    pub fn order_handle(&mut self, number: u32, object: Object) -> Outcome {
-        self.order(object.context, number, Bytes::new().word(&[object.handle]))
+    pub fn command_on_handle(&mut self, number: u32, object: Object) -> Outcome {
+        self.command_without_response(object.context, number, Bytes::new().word(&[object.handle]))
     }
 
     /// Executes a write command that destroys an object and whose response is a number of events.
-    pub fn destroy_reporting(&mut self, number: u32, object: Object) -> Outcome {
+    pub fn command_destroy(&mut self, number: u32, object: Object) -> Outcome {
         self.command(
             object.context,
             number,
@@ -168,7 +173,7 @@ impl Thread<'_> {
         let mut number = number;
         if self.rng.one_in(self.wild * 8) {
             let which = self.rng.index(2);
-            words[which] = self.rng.odd() as u16;
+            words[which] = self.rng.edge_value() as u16;
         }
         if self.rng.one_in(self.wild * 16) {
             number = self.rng.word();
@@ -192,10 +197,10 @@ impl Thread<'_> {
         let place = if response == 0 {
             0
         } else {
-            self.response_place()
+            self.response_address()
         };
         let provider = if self.rng.one_in(self.wild * 8) {
-            self.rng.odd() as u16
+            self.rng.edge_value() as u16
         } else {
             0
         };
@@ -222,7 +227,7 @@ impl Thread<'_> {
         object: u16,
         method: u16,
         attributes: &[(u16, Value<'_>)],
-    ) -> Answer {
+    ) -> IoctlResult {
         let mut place = self.scratch + 0x1000;
         let mut outs = Vec::new();
         let mut packed = Bytes::new();
@@ -276,7 +281,7 @@ impl Thread<'_> {
     }
 
     /// The address for a response: the scratch memory, or seldom an invalid address.
-    fn response_place(&mut self) -> u64 {
+    fn response_address(&mut self) -> u64 {
         if self.rng.one_in(self.wild * 8) {
             return self.rng.pick(&[
                 0,
@@ -301,7 +306,7 @@ impl Thread<'_> {
                 1 => message[at] = self.rng.word() as u8,
                 _ => {
                     let at = (at & !3).min(message.len() - 4);
-                    let value = self.rng.odd() as u32;
+                    let value = self.rng.edge_value() as u32;
                     message[at..at + 4].copy_from_slice(&value.to_ne_bytes());
                 }
             }

@@ -32,7 +32,7 @@ struct Side {
 }
 
 /// Transfers data until the end of the run. Returns the exit status.
-pub fn suffer(profile: &Profile, stats: &'static Stats) -> i32 {
+pub fn run(profile: &Profile, stats: &'static Stats) -> i32 {
     let Ok(world) = World::new(devices(), 1) else {
         return UNABLE;
     };
@@ -55,22 +55,22 @@ pub fn suffer(profile: &Profile, stats: &'static Stats) -> i32 {
 fn transfer(thread: &mut Thread<'_>, profile: &Profile) -> Result<i32, i32> {
     let mut sides = Vec::new();
     for (context, name) in profile.victims.iter().enumerate() {
-        sides.push(side(thread, context, name)?);
+        sides.push(set_up_side(thread, context, name)?);
     }
     let [one, other] = sides[..] else {
         return Err(22);
     };
     connect(thread, one, other)?;
     let until = stats::now() + profile.seconds * 1000;
-    let mut times = 0u64;
+    let mut count = 0u64;
     while stats::now() < until {
-        times += 1;
-        let (from, to) = if times % 2 == 0 {
+        count += 1;
+        let (from, to) = if count % 2 == 0 {
             (one, other)
         } else {
             (other, one)
         };
-        if !send(thread, from, to, times) {
+        if !send(thread, from, to, count) {
             // The attackers may have used the CPUs for longer than all retries of the transport
             // last.
             thread.stats.reconnects.fetch_add(1, Relaxed);
@@ -86,7 +86,7 @@ fn transfer(thread: &mut Thread<'_>, profile: &Profile) -> Result<i32, i32> {
                 .iter()
                 .zip(&arrived)
                 .position(|(one, other)| one != other);
-            println!("# victim: transfer {times} differs at byte {at:?}");
+            println!("# victim: transfer {count} differs at byte {at:?}");
             return Ok(CORRUPT);
         }
         thread.stats.transfers.fetch_add(1, Relaxed);
@@ -95,7 +95,7 @@ fn transfer(thread: &mut Thread<'_>, profile: &Profile) -> Result<i32, i32> {
     Ok(0)
 }
 
-fn side(thread: &mut Thread<'_>, context: usize, name: &str) -> Result<Side, i32> {
+fn set_up_side(thread: &mut Thread<'_>, context: usize, name: &str) -> Result<Side, i32> {
     let (which, node) = {
         let devices = thread.world.devices.lock().map_err(|_| 5)?;
         let which = devices
@@ -129,7 +129,7 @@ fn side(thread: &mut Thread<'_>, context: usize, name: &str) -> Result<Side, i32
             handle,
             number,
             send,
-            sort: 2,
+            subtype: 2,
             ..Object::default()
         },
         cq,
@@ -139,7 +139,7 @@ fn side(thread: &mut Thread<'_>, context: usize, name: &str) -> Result<Side, i32
 
 fn connect(thread: &mut Thread<'_>, one: Side, other: Side) -> Result<(), i32> {
     for (side, peer) in [(one, other), (other, one)] {
-        queues::connect_patiently(thread, side.qp, peer.qp)?;
+        queues::connect_with_long_timers(thread, side.qp, peer.qp)?;
     }
     for side in [one, other] {
         let producer = sys::word(side.cq.ring + 128).load(Acquire);
@@ -150,14 +150,14 @@ fn connect(thread: &mut Thread<'_>, one: Side, other: Side) -> Result<(), i32> {
 
 /// Makes an RDMA WRITE of a new pattern from one side to the other and waits for its completion.
 /// Returns whether it succeeded.
-fn send(thread: &mut Thread<'_>, from: Side, to: Side, times: u64) -> bool {
-    let seed = Rng::new(times, &[]).next().to_ne_bytes();
+fn send(thread: &mut Thread<'_>, from: Side, to: Side, count: u64) -> bool {
+    let seed = Rng::new(count, &[]).next().to_ne_bytes();
     let pattern: Vec<u8> = (0..20_000usize)
         .map(|at| seed[at % 8] ^ (at >> 3) as u8)
         .collect();
     sys::poke(from.region.address, &pattern);
     let mut wqe = Bytes::new()
-        .quad(&[times])
+        .quad(&[count])
         .word(&[0, 0, 2, 0])
         .quad(&[to.region.address])
         .word(&[to.region.rkey, 0])
@@ -168,15 +168,16 @@ fn send(thread: &mut Thread<'_>, from: Side, to: Side, times: u64) -> bool {
         .quad(&[from.region.address])
         .word(&[20_000, from.region.number]);
     crate::ops::rings::push(from.qp.send, &wqe.0);
-    let _ = crate::ops::rings::call(thread, from.qp);
+    let _ = crate::ops::rings::ring_by_call(thread, from.qp);
     let head = sys::word(from.cq.ring + 256).load(Acquire);
     // If this never ends, the supervisor finds that the number of transfers does not change.
     while sys::word(from.cq.ring + 128).load(Acquire) == head {
         noise::pause(200);
     }
     let entry = from.cq.ring + 384 + u64::from(head) * 64;
-    let good = sys::quad(entry).load(Relaxed) == times && sys::word(entry + 8).load(Relaxed) == 0;
+    let succeeded =
+        sys::quad(entry).load(Relaxed) == count && sys::word(entry + 8).load(Relaxed) == 0;
     let mask = sys::word(from.cq.ring + 4).load(Relaxed);
     sys::word(from.cq.ring + 256).store((head + 1) & mask, Release);
-    good
+    succeeded
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Prints `why`, and the state and the kernel stack of each thread of a process.
-pub fn show(pid: i32, why: &str) {
+pub fn print_stacks(pid: i32, why: &str) {
     println!("# process {pid}: {why}");
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return;
@@ -37,19 +37,19 @@ fn state(stat: &str) -> char {
 }
 
 /// Whether a thread of attacker `pid` sleeps uninterruptibly in one operation for longer than the
-/// profile allows. Its threads have the entries of [`Stats::beats`] from `first` on.
-pub fn hung(profile: &Profile, stats: &Stats, pid: i32, first: usize) -> bool {
-    for beat in &stats.beats[first..first + profile.threads as usize] {
-        let (tid, since) = (beat.tid.load(Relaxed), beat.since.load(Relaxed));
+/// profile allows. Its threads have the entries of [`Stats::activities`] from `first_thread` on.
+pub fn has_hung_thread(profile: &Profile, stats: &Stats, pid: i32, first_thread: usize) -> bool {
+    for activity in &stats.activities[first_thread..first_thread + profile.threads as usize] {
+        let (tid, since) = (activity.tid.load(Relaxed), activity.since.load(Relaxed));
         if tid == 0 || since == 0 || stats::now() < since.saturating_add(profile.patience) {
             continue;
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
         if state(&stat) == 'D' {
             let name = OPERATIONS
-                .get(beat.kind.load(Relaxed) as usize)
+                .get(activity.kind.load(Relaxed) as usize)
                 .map_or("?", |operation| operation.name);
-            show(pid, &format!("thread {tid} hangs in {name}"));
+            print_stacks(pid, &format!("thread {tid} hangs in {name}"));
             return true;
         }
     }
@@ -57,13 +57,13 @@ pub fn hung(profile: &Profile, stats: &Stats, pid: i32, first: usize) -> bool {
 }
 
 /// Measures, on each CPU, how late a real-time thread wakes up from a sleep of 5 ms.
-pub fn stalls(profile: &Profile, stats: &'static Stats) -> i32 {
+pub fn measure_stalls(profile: &Profile, stats: &'static Stats) -> i32 {
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let until = stats::now() + profile.seconds * 1000;
     scope(|scope| {
         for cpu in 0..cpus {
             scope.spawn(move || {
-                sys::watch_from(cpu);
+                sys::set_realtime_on(cpu);
                 let mut last = stats::now();
                 while last < until {
                     noise::pause(5000);

@@ -19,32 +19,32 @@ use crate::{
 /// Number of areas of memory of which regions are registered.
 pub const AREAS: u64 = 24;
 /// Bytes of an area: two huge pages.
-pub const AREA: u64 = 4 << 20;
+pub const AREA_LEN: u64 = 4 << 20;
 /// Address of the first area.
 const MEMORY: u64 = 0x10_0000_0000;
 
 /// Number of places for mapped rings. A new ring replaces the oldest.
 pub const RINGS: u64 = 64;
 /// Bytes of a place for a ring.
-const RING: u64 = 1 << 20;
+const RING_LEN: u64 = 1 << 20;
 /// Address of the first place.
 const RING_BASE: u64 = 0x20_0000_0000;
-/// Number of places for rings longer than [`RING`].
+/// Number of places for rings longer than [`RING_LEN`].
 const LONG_RINGS: u64 = 4;
 /// Bytes of a place for a long ring.
-const LONG_RING: u64 = 1 << 29;
+const LONG_RING_LEN: u64 = 1 << 29;
 /// Address of the first place for a long ring.
 const LONG_BASE: u64 = 0x28_0000_0000;
 
 /// Bytes of the scratch memory of each thread.
-pub const SCRATCH: u64 = 0x10000;
+pub const SCRATCH_LEN: u64 = 0x10000;
 /// Address of the scratch memory of the first thread.
 const SCRATCH_BASE: u64 = 0x30_0000_0000;
 
 /// Number of open devices of an attacker.
 pub const CONTEXTS: usize = 3;
 /// Maximum number of known objects of a kind.
-const MOST: usize = 20;
+const MAX_KNOWN: usize = 20;
 
 /// Kinds of objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Object {
     /// Address of the receive ring of a QP or an SRQ, or of the ring of a CQ.
     pub ring: u64,
     /// Type of a QP, an SRQ or a memory window.
-    pub sort: u8,
+    pub subtype: u8,
     /// Slot of a QP in the doorbell page.
     pub slot: u32,
 }
@@ -170,10 +170,10 @@ impl World {
     /// Maps the memory areas. No device is open.
     pub fn new(devices: Vec<Device>, threads: u64) -> Result<Self, i32> {
         for (base, length) in [
-            (MEMORY, AREAS * AREA),
-            (RING_BASE, RINGS * RING),
-            (LONG_BASE, LONG_RINGS * LONG_RING),
-            (SCRATCH_BASE, threads * SCRATCH),
+            (MEMORY, AREAS * AREA_LEN),
+            (RING_BASE, RINGS * RING_LEN),
+            (LONG_BASE, LONG_RINGS * LONG_RING_LEN),
+            (SCRATCH_BASE, threads * SCRATCH_LEN),
         ] {
             sys::map(base, length, READ_WRITE, PRIVATE_FIXED, -1, 0)?;
         }
@@ -191,12 +191,12 @@ impl World {
 
     /// Address of an area.
     pub fn memory(&self, area: u64) -> u64 {
-        MEMORY + area % AREAS * AREA
+        MEMORY + area % AREAS * AREA_LEN
     }
 
     /// Address of a thread's scratch memory.
     pub fn scratch(&self, thread: u64) -> u64 {
-        SCRATCH_BASE + thread * SCRATCH
+        SCRATCH_BASE + thread * SCRATCH_LEN
     }
 
     /// File descriptor of a context.
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Sets the files, the device and the doorbell page of a context. Returns its old files.
-    pub fn opened(
+    pub fn set_files(
         &self,
         context: usize,
         device: usize,
@@ -237,11 +237,11 @@ impl World {
         self.devices.lock().ok()?.get(which).cloned()
     }
 
-    /// Adds an object to the known ones. If there are [`MOST`] of its kind, removes a random one of
-    /// them and returns it.
+    /// Adds an object to the known ones. If there are [`MAX_KNOWN`] of its kind, removes a random
+    /// one of them and returns it.
     pub fn add(&self, kind: Kind, object: Object, rng: &mut Rng) -> Option<Object> {
         let mut pool = self.pools[kind as usize].lock().ok()?;
-        let evicted = (pool.len() >= MOST).then(|| {
+        let evicted = (pool.len() >= MAX_KNOWN).then(|| {
             let index = rng.index(pool.len());
             pool.swap_remove(index)
         });
@@ -282,7 +282,7 @@ impl World {
     }
 
     /// Removes all objects of a context from the known ones.
-    pub fn forget(&self, context: usize) {
+    pub fn remove_objects(&self, context: usize) {
         for pool in &self.pools {
             if let Ok(mut pool) = pool.lock() {
                 pool.retain(|object| object.context != context);
@@ -295,9 +295,9 @@ impl World {
     pub fn map_ring(&self, context: usize, offset: u64, length: u32) -> u64 {
         let length = u64::from(length);
         let place = match length {
-            1..=RING => RING_BASE + self.next_ring.fetch_add(1, Relaxed) % RINGS * RING,
-            ..=LONG_RING => {
-                LONG_BASE + self.next_long_ring.fetch_add(1, Relaxed) % LONG_RINGS * LONG_RING
+            1..=RING_LEN => RING_BASE + self.next_ring.fetch_add(1, Relaxed) % RINGS * RING_LEN,
+            ..=LONG_RING_LEN => {
+                LONG_BASE + self.next_long_ring.fetch_add(1, Relaxed) % LONG_RINGS * LONG_RING_LEN
             }
             _ => return 0,
         };
@@ -314,19 +314,23 @@ impl World {
 
     /// Maps plain memory over a ring.
     pub fn unmap_ring(&self, ring: u64) {
-        let length = if ring >= LONG_BASE { LONG_RING } else { RING };
+        let length = if ring >= LONG_BASE {
+            LONG_RING_LEN
+        } else {
+            RING_LEN
+        };
         let _ = sys::map(ring, length, READ_WRITE, PRIVATE_FIXED, -1, 0);
     }
 
     /// Address of a random place for a ring. A ring may be mapped there.
     pub fn some_ring(&self, rng: &mut Rng) -> u64 {
         let used = self.next_ring.load(Relaxed).clamp(1, RINGS);
-        RING_BASE + rng.below(used) * RING
+        RING_BASE + rng.below(used) * RING_LEN
     }
 
     /// Address of a random place for a long ring.
     pub fn some_long_ring(&self, rng: &mut Rng) -> Option<u64> {
         let used = self.next_long_ring.load(Relaxed).min(LONG_RINGS);
-        (used > 0).then(|| LONG_BASE + rng.below(used) * LONG_RING)
+        (used > 0).then(|| LONG_BASE + rng.below(used) * LONG_RING_LEN)
     }
 }

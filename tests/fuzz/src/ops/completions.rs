@@ -18,8 +18,8 @@ use crate::{
 /// Creates a completion channel.
 pub fn create_channel(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let answer = thread.command(context, cmd::CREATE_COMP_CHANNEL, Bytes::new(), 4)?;
-    let fd = word_at(&answer, 0);
+    let response = thread.command(context, cmd::CREATE_COMP_CHANNEL, Bytes::new(), 4)?;
+    let fd = word_at(&response, 0);
     sys::nonblocking(fd as i32);
     let channel = Object {
         context,
@@ -35,7 +35,7 @@ pub fn create_channel(thread: &mut Thread<'_>) -> Done {
 /// Chooses a number of entries for a queue, mostly a small one.
 pub fn entries(thread: &mut Thread<'_>) -> u32 {
     match thread.rng.below(16) {
-        0 => thread.rng.odd() as u32,
+        0 => thread.rng.edge_value() as u32,
         1..=2 => 1 + thread.rng.below(4000) as u32,
         _ => 1 + thread.rng.below(60) as u32,
     }
@@ -61,24 +61,24 @@ pub fn create_cq(thread: &mut Thread<'_>) -> Done {
 pub fn make_cq(thread: &mut Thread<'_>, context: usize, count: u32) -> Result<Object, i32> {
     let channel = channel_of(thread, context);
     let body = Bytes::new().quad(&[0]).word(&[count, 0, channel, 0]);
-    let answer = thread.command(context, cmd::CREATE_CQ, body, 24)?;
+    let response = thread.command(context, cmd::CREATE_CQ, body, 24)?;
     let ring = thread
         .world
-        .map_ring(context, quad_at(&answer, 8), word_at(&answer, 16));
+        .map_ring(context, quad_at(&response, 8), word_at(&response, 16));
     let cq = Object {
         context,
-        handle: word_at(&answer, 0),
+        handle: word_at(&response, 0),
         ring,
         length: count.into(),
         ..Object::default()
     };
-    keep_cq(thread, cq);
+    add_cq(thread, cq);
     Ok(cq)
 }
 
-fn keep_cq(thread: &mut Thread<'_>, cq: Object) {
+fn add_cq(thread: &mut Thread<'_>, cq: Object) {
     if let Some(old) = thread.world.add(Kind::Cq, cq, &mut thread.rng) {
-        let _ = thread.destroy_reporting(cmd::DESTROY_CQ, old);
+        let _ = thread.command_destroy(cmd::DESTROY_CQ, old);
     }
 }
 
@@ -91,17 +91,17 @@ pub fn create_cq_ex(thread: &mut Thread<'_>) -> Done {
         .quad(&[0])
         .word(&[count, 0, channel, 0, flags, 0]);
     thread.provider_out = 2;
-    let answer = thread.extended(context, cmd::CREATE_CQ, body, 16);
+    let response = thread.extended(context, cmd::CREATE_CQ, body, 16);
     thread.provider_out = 0;
-    let answer = answer?;
+    let response = response?;
     let ring = thread
         .world
-        .map_ring(context, quad_at(&answer, 16), word_at(&answer, 24));
-    keep_cq(
+        .map_ring(context, quad_at(&response, 16), word_at(&response, 24));
+    add_cq(
         thread,
         Object {
             context,
-            handle: word_at(&answer, 0),
+            handle: word_at(&response, 0),
             ring,
             ..Object::default()
         },
@@ -116,7 +116,7 @@ pub fn resize_cq(thread: &mut Thread<'_>) -> Done {
 }
 
 fn resize(thread: &mut Thread<'_>, mut cq: Object, count: u32) -> Done {
-    let answer = thread.command(
+    let response = thread.command(
         cq.context,
         cmd::RESIZE_CQ,
         Bytes::new().word(&[cq.handle, count]),
@@ -124,7 +124,7 @@ fn resize(thread: &mut Thread<'_>, mut cq: Object, count: u32) -> Done {
     )?;
     cq.ring = thread
         .world
-        .map_ring(cq.context, quad_at(&answer, 8), word_at(&answer, 16));
+        .map_ring(cq.context, quad_at(&response, 8), word_at(&response, 16));
     thread.world.update(Kind::Cq, cq);
     Ok(())
 }
@@ -183,13 +183,13 @@ pub fn destroy_cq(thread: &mut Thread<'_>) -> Done {
     let cq = if thread.rng.one_in(2) {
         thread.any(Kind::Cq)
     } else {
-        thread.doomed(Kind::Cq)
+        thread.any_to_destroy(Kind::Cq)
     };
     if thread.rng.one_in(4) {
         let attributes = [(0, Value::Inline(cq.handle.into(), 0)), (1, Value::Out(8))];
         return thread.ioctl(cq.context, 3, 1, &attributes).map(|_| ());
     }
-    thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
+    thread.command_destroy(cmd::DESTROY_CQ, cq).map(|_| ())
 }
 
 /// Polls a CQ by the command POLL_CQ, which stock librxe never uses.
@@ -210,7 +210,7 @@ pub fn notify_cq(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     let solicited = thread.rng.below(2) as u32;
     thread
-        .order(
+        .command_without_response(
             cq.context,
             cmd::REQ_NOTIFY_CQ,
             Bytes::new().word(&[cq.handle, solicited]),
@@ -223,7 +223,10 @@ pub fn modify_cq(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     let (count, period) = match thread.rng.below(4) {
         0 => (0, 0),
-        1 => (thread.rng.odd() as u16, thread.rng.odd() as u16),
+        1 => (
+            thread.rng.edge_value() as u16,
+            thread.rng.edge_value() as u16,
+        ),
         _ => (
             1 + thread.rng.below(8) as u16,
             1 + thread.rng.below(2000) as u16,
@@ -261,12 +264,12 @@ pub fn brief_cq(thread: &mut Thread<'_>) -> Done {
     for _ in 0..1 + thread.rng.below(120) {
         super::rings::post_message(qp, region, length, super::rings::SEND);
     }
-    super::rings::call(thread, qp)?;
+    super::rings::ring_by_call(thread, qp)?;
     for _ in 0..thread.rng.below(100) {
         // Arms the CQ again and again, so that many notifications are raised.
         sys::word(cq.ring + 320).store(2, SeqCst);
         super::noise::pause(20);
     }
-    thread.destroy_reporting(cmd::DESTROY_QP, qp)?;
-    thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
+    thread.command_destroy(cmd::DESTROY_QP, qp)?;
+    thread.command_destroy(cmd::DESTROY_CQ, cq).map(|_| ())
 }

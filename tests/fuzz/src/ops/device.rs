@@ -36,7 +36,10 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
     let fd = sys::open(node)?;
     let extension = match thread.rng.below(8) {
         0 => Bytes::new(),
-        1 => Bytes::new().word(&[thread.rng.odd() as u32, thread.rng.odd() as u32]),
+        1 => Bytes::new().word(&[
+            thread.rng.edge_value() as u32,
+            thread.rng.edge_value() as u32,
+        ]),
         _ => Bytes::new().word(&[1, 7]),
     };
     let room = if extension.0.is_empty() { 8 } else { 32 };
@@ -51,15 +54,15 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
         let _ = sys::close(fd);
         return Err(errno);
     }
-    let answer = sys::peek(thread.scratch, room);
-    let events = word_at(&answer, 0) as i32;
+    let response = sys::peek(thread.scratch, room);
+    let events = word_at(&response, 0) as i32;
     sys::nonblocking(events);
-    let (offset, size) = (quad_at(&answer, 16), word_at(&answer, 24));
-    thread.world.forget(context);
-    let old = thread.world.opened(context, which, fd, events, 0);
+    let (offset, size) = (quad_at(&response, 16), word_at(&response, 24));
+    thread.world.remove_objects(context);
+    let old = thread.world.set_files(context, which, fd, events, 0);
     if room == 32 && size > 0 {
         let page = thread.world.map_ring(context, offset, size);
-        let again = thread.world.opened(context, which, fd, events, page);
+        let again = thread.world.set_files(context, which, fd, events, page);
         let _ = again;
     }
     for file in old {
@@ -83,7 +86,7 @@ pub fn close(thread: &mut Thread<'_>) -> Done {
 }
 
 /// Adds a file to the known ones, and closes the file that it replaces.
-pub fn keep_file(thread: &mut Thread<'_>, context: usize, fd: i64) {
+pub fn add_file(thread: &mut Thread<'_>, context: usize, fd: i64) {
     let file = Object {
         context,
         handle: fd as u32,
@@ -103,7 +106,7 @@ pub fn dup(thread: &mut Thread<'_>) -> Done {
         }
     }
     let fd = sys::call(nr::DUP, &[thread.world.fd(context).into()])?;
-    keep_file(thread, context, fd);
+    add_file(thread, context, fd);
     Ok(())
 }
 
@@ -131,7 +134,7 @@ pub fn query_device(thread: &mut Thread<'_>) -> Done {
 /// Queries attributes of the device by ioctls.
 pub fn query_ioctl(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let answer = match thread.rng.below(6) {
+    let response = match thread.rng.below(6) {
         0 => thread.ioctl(
             context,
             0,
@@ -180,7 +183,7 @@ pub fn query_ioctl(thread: &mut Thread<'_>) -> Done {
             )
         }
     };
-    answer.map(|_| ())
+    response.map(|_| ())
 }
 
 /// Reads completion events from a channel, or asynchronous events.
@@ -196,14 +199,14 @@ pub fn events(thread: &mut Thread<'_>) -> Done {
 /// Allocates a protection domain.
 pub fn alloc_pd(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let answer = thread.command(context, cmd::ALLOC_PD, Bytes::new(), 4)?;
+    let response = thread.command(context, cmd::ALLOC_PD, Bytes::new(), 4)?;
     let pd = Object {
         context,
-        handle: word_at(&answer, 0),
+        handle: word_at(&response, 0),
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Pd, pd, &mut thread.rng) {
-        let _ = thread.order_handle(cmd::DEALLOC_PD, old);
+        let _ = thread.command_on_handle(cmd::DEALLOC_PD, old);
     }
     Ok(())
 }
@@ -216,7 +219,7 @@ pub fn dealloc_pd(thread: &mut Thread<'_>) -> Done {
             .ioctl(pd.context, 1, 0, &[(0, Value::Inline(pd.handle.into(), 0))])
             .map(|_| ());
     }
-    thread.order_handle(cmd::DEALLOC_PD, pd).map(|_| ())
+    thread.command_on_handle(cmd::DEALLOC_PD, pd).map(|_| ())
 }
 
 /// Chooses a destination GID and the index of a GID of the context's device.
@@ -234,7 +237,7 @@ pub fn path(thread: &mut Thread<'_>, context: usize) -> ([u8; 16], u8) {
         .unwrap_or_default();
     if own.is_empty() || theirs.is_empty() || thread.rng.one_in(thread.wild) {
         let mut gid = [0; 16];
-        gid.copy_from_slice(&thread.noise(16));
+        gid.copy_from_slice(&thread.random_bytes(16));
         return (gid, thread.rng.below(16) as u8);
     }
     // GIDs of the same kind (link-local, IPv4, IPv6) have the same indices on all devices.
@@ -260,23 +263,23 @@ pub fn create_ah(thread: &mut Thread<'_>) -> Done {
         .bytes(&[index, 64, 0, 0])
         .half(&[0])
         .bytes(&[0, 0, 0, 1, 1, 0]);
-    let answer = thread.command(context, cmd::CREATE_AH, body, 12)?;
+    let response = thread.command(context, cmd::CREATE_AH, body, 12)?;
     let ah = Object {
         context,
-        handle: word_at(&answer, 0),
-        number: word_at(&answer, 4),
+        handle: word_at(&response, 0),
+        number: word_at(&response, 4),
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Ah, ah, &mut thread.rng) {
-        let _ = thread.order_handle(cmd::DESTROY_AH, old);
+        let _ = thread.command_on_handle(cmd::DESTROY_AH, old);
     }
     Ok(())
 }
 
 /// Destroys an address handle.
 pub fn destroy_ah(thread: &mut Thread<'_>) -> Done {
-    let ah = thread.doomed(Kind::Ah);
-    thread.order_handle(cmd::DESTROY_AH, ah).map(|_| ())
+    let ah = thread.any_to_destroy(Kind::Ah);
+    thread.command_on_handle(cmd::DESTROY_AH, ah).map(|_| ())
 }
 
 /// Opens an XRC domain, a private one or one that a file names.
@@ -285,22 +288,22 @@ pub fn open_xrcd(thread: &mut Thread<'_>) -> Done {
     let file = if thread.rng.one_in(2) { u32::MAX } else { 0 };
     // O_CREAT
     let body = Bytes::new().word(&[file, 0o100]);
-    let answer = thread.command(context, cmd::OPEN_XRCD, body, 4)?;
+    let response = thread.command(context, cmd::OPEN_XRCD, body, 4)?;
     let xrcd = Object {
         context,
-        handle: word_at(&answer, 0),
+        handle: word_at(&response, 0),
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Xrcd, xrcd, &mut thread.rng) {
-        let _ = thread.order_handle(cmd::CLOSE_XRCD, old);
+        let _ = thread.command_on_handle(cmd::CLOSE_XRCD, old);
     }
     Ok(())
 }
 
 /// Closes an XRC domain.
 pub fn close_xrcd(thread: &mut Thread<'_>) -> Done {
-    let xrcd = thread.doomed(Kind::Xrcd);
-    thread.order_handle(cmd::CLOSE_XRCD, xrcd).map(|_| ())
+    let xrcd = thread.any_to_destroy(Kind::Xrcd);
+    thread.command_on_handle(cmd::CLOSE_XRCD, xrcd).map(|_| ())
 }
 
 /// Creates a flow steering rule, for which a process needs CAP_NET_RAW.
@@ -310,7 +313,7 @@ pub fn create_flow(thread: &mut Thread<'_>) -> Done {
     let mut specs = Bytes::new();
     let mut count = 0;
     for _ in 0..thread.rng.below(4) {
-        let (sort, length) = thread.rng.pick(&[
+        let (spec_type, length) = thread.rng.pick(&[
             (0x20u32, 16usize),
             (0x30, 12),
             (0x31, 40),
@@ -318,10 +321,10 @@ pub fn create_flow(thread: &mut Thread<'_>) -> Done {
             (0x41, 4),
             (0x50, 4),
         ]);
-        let value = thread.noise(length);
+        let value = thread.random_bytes(length);
         let every = thread.rng.pick(&[0u8, 0xff]);
         specs = specs
-            .word(&[sort])
+            .word(&[spec_type])
             .half(&[8 + 2 * length as u16, 0])
             .bytes(&value)
             .bytes(&vec![every; length]);
@@ -333,10 +336,10 @@ pub fn create_flow(thread: &mut Thread<'_>) -> Done {
         .bytes(&[count, 0, 0, 1])
         .word(&[thread.rng.pick(&[0, 1, 2, 4])])
         .bytes(&specs.0);
-    let answer = thread.extended(qp.context, cmd::CREATE_FLOW, body, 8)?;
+    let response = thread.extended(qp.context, cmd::CREATE_FLOW, body, 8)?;
     let flow = Object {
         context: qp.context,
-        handle: word_at(&answer, 4),
+        handle: word_at(&response, 4),
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Flow, flow, &mut thread.rng) {
@@ -352,7 +355,7 @@ pub fn create_flow(thread: &mut Thread<'_>) -> Done {
 
 /// Destroys a flow steering rule.
 pub fn destroy_flow(thread: &mut Thread<'_>) -> Done {
-    let flow = thread.doomed(Kind::Flow);
+    let flow = thread.any_to_destroy(Kind::Flow);
     thread
         .extended(
             flow.context,
@@ -367,7 +370,7 @@ pub fn destroy_flow(thread: &mut Thread<'_>) -> Done {
 pub fn alloc_dm(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let length = if thread.rng.one_in(8) {
-        thread.rng.odd()
+        thread.rng.edge_value()
     } else {
         1 + thread.rng.below(256 << 10)
     };
@@ -396,7 +399,7 @@ pub fn alloc_dm(thread: &mut Thread<'_>) -> Done {
 
 /// Frees device memory.
 pub fn free_dm(thread: &mut Thread<'_>) -> Done {
-    let dm = thread.doomed(Kind::Dm);
+    let dm = thread.any_to_destroy(Kind::Dm);
     thread
         .ioctl(
             dm.context,
@@ -423,7 +426,7 @@ pub fn map_dm(thread: &mut Thread<'_>) -> Done {
         return Ok(());
     }
     let area = thread.world.memory(thread.rng.next());
-    let length = length.min(crate::world::AREA);
+    let length = length.min(crate::world::AREA_LEN);
     sys::map(
         area,
         length,
@@ -459,7 +462,7 @@ pub fn counters(thread: &mut Thread<'_>) -> Done {
             thread.ioctl(object.context, 15, 2, &attributes).map(|_| ())
         }
         _ => {
-            let object = thread.doomed(Kind::Counters);
+            let object = thread.any_to_destroy(Kind::Counters);
             thread
                 .ioctl(
                     object.context,

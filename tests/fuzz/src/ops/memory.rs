@@ -5,15 +5,15 @@
 
 use super::{
     completions::make_cq,
-    device::keep_file,
-    queues::{connect_patiently, make_qp, RC},
+    device::add_file,
+    queues::{connect_with_long_timers, make_qp, RC},
     regions, rings, Done,
 };
 use crate::{
     sys::{self, nr, PRIVATE_FIXED, READ_WRITE, SHARED_FIXED},
     thread::Thread,
     uverbs::cmd,
-    world::{Kind, AREA},
+    world::{Kind, AREA_LEN},
 };
 
 fn area(thread: &mut Thread<'_>) -> u64 {
@@ -26,9 +26,9 @@ fn pages(thread: &mut Thread<'_>) -> (i64, i64) {
     let first = if thread.rng.one_in(2) {
         0
     } else {
-        thread.rng.below(AREA / 4096)
+        thread.rng.below(AREA_LEN / 4096)
     };
-    let count = 1 + thread.rng.below(AREA / 4096 - first);
+    let count = 1 + thread.rng.below(AREA_LEN / 4096 - first);
     ((base + first * 4096) as i64, (count * 4096) as i64)
 }
 
@@ -45,10 +45,10 @@ fn plain_at(thread: &mut Thread<'_>, at: u64) -> Done {
         1 => PRIVATE_FIXED | 0x40000,
         _ => PRIVATE_FIXED,
     };
-    sys::map(at, AREA, READ_WRITE, flags, -1, 0)?;
+    sys::map(at, AREA_LEN, READ_WRITE, flags, -1, 0)?;
     // MADV_HUGEPAGE or MADV_NOHUGEPAGE
     let advice = thread.rng.pick(&[14, 15, 0]);
-    sys::call(nr::MADVISE, &[at as i64, AREA as i64, advice]).map(|_| ())
+    sys::call(nr::MADVISE, &[at as i64, AREA_LEN as i64, advice]).map(|_| ())
 }
 
 /// Maps a memfd over an area.
@@ -76,14 +76,18 @@ fn secret_at(thread: &mut Thread<'_>, at: u64) -> Done {
 
 fn shared_at(thread: &mut Thread<'_>, at: u64, fd: i64) -> Done {
     // Mostly a shorter mapping, because secret memory counts against the limit of locked memory.
-    let length = if thread.rng.one_in(4) { AREA } else { 1 << 20 };
+    let length = if thread.rng.one_in(4) {
+        AREA_LEN
+    } else {
+        1 << 20
+    };
     let _ = sys::call(nr::FTRUNCATE, &[fd, length as i64]);
     let context = thread.context();
     let done = sys::map(at, length, READ_WRITE, SHARED_FIXED, fd as i32, 0).map(|_| ());
     if thread.rng.one_in(2) && done.is_ok() {
         let _ = regions::reg_at(thread, context, at, length, 0xf | 1 << 6);
     }
-    keep_file(thread, context, fd);
+    add_file(thread, context, fd);
     done
 }
 
@@ -124,7 +128,7 @@ pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
     let region = regions::reg_at(thread, context, at, length, access)?;
     let cq = make_cq(thread, context, 250)?;
     let qp = make_qp(thread, context, RC, cq, cq, None)?;
-    connect_patiently(thread, qp, qp)?;
+    connect_with_long_timers(thread, qp, qp)?;
     for _ in 0..1 + thread.rng.below(16) {
         let opcode = thread.rng.pick(&rings::TRANSFERS);
         rings::post_message(
@@ -134,20 +138,20 @@ pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
             opcode,
         );
     }
-    rings::call(thread, qp)?;
+    rings::ring_by_call(thread, qp)?;
     super::noise::pause(thread.rng.below(2000));
-    let _ = take_away(thread, at as i64);
+    let _ = revoke_memory(thread, at as i64);
     super::noise::pause(thread.rng.below(4000));
     if thread.rng.one_in(2) {
-        let _ = thread.order_handle(cmd::DEREG_MR, region);
+        let _ = thread.command_on_handle(cmd::DEREG_MR, region);
     }
-    thread.destroy_reporting(cmd::DESTROY_QP, qp)?;
-    thread.destroy_reporting(cmd::DESTROY_CQ, cq).map(|_| ())
+    thread.command_destroy(cmd::DESTROY_QP, qp)?;
+    thread.command_destroy(cmd::DESTROY_CQ, cq).map(|_| ())
 }
 
 /// Drops, protects, truncates or remaps the pages of an area.
-fn take_away(thread: &mut Thread<'_>, at: i64) -> Done {
-    let length = AREA as i64;
+fn revoke_memory(thread: &mut Thread<'_>, at: i64) -> Done {
+    let length = AREA_LEN as i64;
     match thread.rng.below(6) {
         // MADV_DONTNEED, MADV_REMOVE and MADV_PAGEOUT
         0..=1 => {
@@ -185,14 +189,14 @@ pub fn advise(thread: &mut Thread<'_>) -> Done {
 /// Changes the length of a file that areas map.
 pub fn truncate(thread: &mut Thread<'_>) -> Done {
     let file = thread.any(Kind::File);
-    let length = thread.rng.pick(&[0, 4096, 1 << 20, AREA as i64]);
+    let length = thread.rng.pick(&[0, 4096, 1 << 20, AREA_LEN as i64]);
     sys::call(nr::FTRUNCATE, &[file.handle.into(), length]).map(|_| ())
 }
 
 /// Punches a hole in a file that areas map.
 pub fn punch(thread: &mut Thread<'_>) -> Done {
     let file = thread.any(Kind::File);
-    let offset = thread.rng.below(AREA / 4096) * 4096;
+    let offset = thread.rng.below(AREA_LEN / 4096) * 4096;
     sys::call(
         nr::FALLOCATE,
         &[file.handle.into(), 3, offset as i64, 65536],
@@ -223,9 +227,9 @@ pub fn remap(thread: &mut Thread<'_>) -> Done {
     // MREMAP_MAYMOVE and MREMAP_FIXED
     let moved = sys::call(
         nr::MREMAP,
-        &[from as i64, AREA as i64, AREA as i64, 3, to as i64],
+        &[from as i64, AREA_LEN as i64, AREA_LEN as i64, 3, to as i64],
     );
-    sys::map(from, AREA, READ_WRITE, PRIVATE_FIXED, -1, 0)?;
+    sys::map(from, AREA_LEN, READ_WRITE, PRIVATE_FIXED, -1, 0)?;
     moved.map(|_| ())
 }
 

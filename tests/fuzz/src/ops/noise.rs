@@ -27,7 +27,7 @@ pub fn sleep(thread: &mut Thread<'_>) -> Done {
 pub fn command(thread: &mut Thread<'_>) -> Done {
     let (context, number) = (thread.context(), thread.rng.below(42) as u32);
     let length = thread.rng.index(20) * 4;
-    let mut body = thread.noise(length);
+    let mut body = thread.random_bytes(length);
     // Makes about half of the words small, because small numbers are likely to be handles of
     // objects.
     for word in body.chunks_exact_mut(4) {
@@ -46,7 +46,7 @@ pub fn extended(thread: &mut Thread<'_>) -> Done {
         .rng
         .pick(&[1, 18, 24, 26, 50, 51, 52, 53, 54, 55, 56, 57]);
     let length = thread.rng.index(16) * 8;
-    let mut body = thread.noise(length);
+    let mut body = thread.random_bytes(length);
     for word in body.chunks_exact_mut(4) {
         if word[0] & 3 != 0 {
             word[1..].fill(0);
@@ -63,28 +63,28 @@ pub fn extended(thread: &mut Thread<'_>) -> Done {
 pub fn ioctl(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let object = if thread.rng.one_in(8) {
-        thread.rng.odd() as u16
+        thread.rng.edge_value() as u16
     } else {
         thread.rng.below(20) as u16
     };
     let method = if thread.rng.one_in(16) {
-        thread.rng.odd() as u16
+        thread.rng.edge_value() as u16
     } else {
         thread.rng.below(9) as u16
     };
-    let noise = thread.noise(64);
+    let noise = thread.random_bytes(64);
     let mut attributes = Vec::new();
     let mut number = 0;
     for _ in 0..thread.rng.below(12) {
         number = match thread.rng.below(16) {
             0 => 0x1000 + thread.rng.below(3) as u16,
-            1 => thread.rng.odd() as u16,
+            1 => thread.rng.edge_value() as u16,
             2 => number,
             _ => number + 1,
         };
         let value = match thread.rng.below(4) {
             0 => Value::Inline(thread.rng.below(32), 0),
-            1 => Value::Inline(thread.rng.odd(), thread.rng.pick(&[4, 8])),
+            1 => Value::Inline(thread.rng.edge_value(), thread.rng.pick(&[4, 8])),
             2 => Value::In(&noise[..thread.rng.index(64)]),
             _ => Value::Out(thread.rng.pick(&[4, 8, 16, 64, 256])),
         };

@@ -24,7 +24,7 @@ const XRC_TGT: u8 = 10;
 /// Creates all objects that messages need, in one context: a PD, regions of each kind, a window, an
 /// address handle, an XRC domain, a CQ, an SRQ, connected RC QPs, a UD QP and a QP of any type.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
-    thread.unchanged(set_up)
+    thread.without_mutation(set_up)
 }
 
 fn set_up(thread: &mut Thread<'_>) -> Done {
@@ -44,8 +44,8 @@ fn set_up(thread: &mut Thread<'_>) -> Done {
     create_channel(thread)?;
     let cq = make_cq(thread, context, 60)?;
     let _ = create_srq(thread);
-    for sort in [RC, RC, UD] {
-        let qp = make_qp(thread, context, sort, cq, cq, None)?;
+    for subtype in [RC, RC, UD] {
+        let qp = make_qp(thread, context, subtype, cq, cq, None)?;
         connect_to(thread, qp, qp)?;
     }
     create_qp(thread)
@@ -57,8 +57,8 @@ pub fn create_srq(thread: &mut Thread<'_>) -> Done {
     let pd = thread.any_of(Kind::Pd, context);
     let (count, limit) = (entries(thread), thread.rng.below(8) as u32);
     let sges = 1 + thread.rng.below(4) as u32;
-    let sort = thread.rng.below(2) as u8;
-    let answer = if sort == 0 {
+    let subtype = thread.rng.below(2) as u8;
+    let response = if subtype == 0 {
         let body = Bytes::new()
             .quad(&[0])
             .word(&[pd.handle, count, sges, limit]);
@@ -80,17 +80,17 @@ pub fn create_srq(thread: &mut Thread<'_>) -> Done {
     };
     let ring = thread
         .world
-        .map_ring(context, quad_at(&answer, 16), word_at(&answer, 24));
+        .map_ring(context, quad_at(&response, 16), word_at(&response, 24));
     let srq = Object {
         context,
-        handle: word_at(&answer, 0),
-        number: word_at(&answer, 12),
+        handle: word_at(&response, 0),
+        number: word_at(&response, 12),
         ring,
-        sort,
+        subtype,
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Srq, srq, &mut thread.rng) {
-        let _ = thread.destroy_reporting(cmd::DESTROY_SRQ, old);
+        let _ = thread.command_destroy(cmd::DESTROY_SRQ, old);
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ pub fn modify_srq(thread: &mut Thread<'_>) -> Done {
     let body = Bytes::new()
         .word(&[srq.handle, mask, count, limit])
         .quad(&[place]);
-    thread.order(srq.context, cmd::MODIFY_SRQ, body)?;
+    thread.command_without_response(srq.context, cmd::MODIFY_SRQ, body)?;
     if mask & 1 != 0 {
         let info = sys::peek(place, 16);
         srq.ring = thread
@@ -130,14 +130,14 @@ pub fn query_srq(thread: &mut Thread<'_>) -> Done {
 
 /// Destroys an SRQ. The kernel refuses it while QPs use the SRQ.
 pub fn destroy_srq(thread: &mut Thread<'_>) -> Done {
-    let srq = thread.doomed(Kind::Srq);
-    thread.destroy_reporting(cmd::DESTROY_SRQ, srq).map(|_| ())
+    let srq = thread.any_to_destroy(Kind::Srq);
+    thread.command_destroy(cmd::DESTROY_SRQ, srq).map(|_| ())
 }
 
 /// Creates a QP of any type.
 pub fn create_qp(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
-    let sort = match thread.rng.below(24) {
+    let subtype = match thread.rng.below(24) {
         0..=12 => RC,
         13..=14 => UC,
         15..=17 => UD,
@@ -154,28 +154,28 @@ pub fn create_qp(thread: &mut Thread<'_>) -> Done {
         .rng
         .one_in(4)
         .then(|| thread.any_of(Kind::Srq, context));
-    make_qp(thread, context, sort, send, recv, srq).map(|_| ())
+    make_qp(thread, context, subtype, send, recv, srq).map(|_| ())
 }
 
-/// Creates a QP of type `sort` in a context.
+/// Creates a QP of type `subtype` in a context.
 pub fn make_qp(
     thread: &mut Thread<'_>,
     context: usize,
-    sort: u8,
+    subtype: u8,
     send: Object,
     recv: Object,
     srq: Option<Object>,
 ) -> Result<Object, i32> {
-    let kind = if sort == XRC_TGT {
+    let kind = if subtype == XRC_TGT {
         Kind::Xrcd
     } else {
         Kind::Pd
     };
     let owner = thread.any_of(kind, context);
-    let wide = thread.rng.one_in(16);
+    let edge_depths = thread.rng.one_in(16);
     let mut depth = || {
-        if wide {
-            thread.rng.odd() as u32
+        if edge_depths {
+            thread.rng.edge_value() as u32
         } else {
             1 + thread.rng.below(120) as u32
         }
@@ -198,17 +198,19 @@ pub fn make_qp(
             sges,
             inline,
         ])
-        .bytes(&[all, sort, u8::from(srq.is_some()), 0]);
-    let answer = thread.command(context, cmd::CREATE_QP, body, 72)?;
-    let map = |at: usize| match word_at(&answer, at + 8) {
+        .bytes(&[all, subtype, u8::from(srq.is_some()), 0]);
+    let response = thread.command(context, cmd::CREATE_QP, body, 72)?;
+    let map = |at: usize| match word_at(&response, at + 8) {
         0 => 0,
-        length => thread.world.map_ring(context, quad_at(&answer, at), length),
+        length => thread
+            .world
+            .map_ring(context, quad_at(&response, at), length),
     };
     let (ring, send) = (map(32), map(48));
     let (handle, number, slot) = (
-        word_at(&answer, 0),
-        word_at(&answer, 4),
-        word_at(&answer, 64),
+        word_at(&response, 0),
+        word_at(&response, 4),
+        word_at(&response, 64),
     );
     let qp = Object {
         context,
@@ -216,12 +218,12 @@ pub fn make_qp(
         number,
         ring,
         send,
-        sort,
+        subtype,
         slot,
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Qp, qp, &mut thread.rng) {
-        let _ = thread.destroy_reporting(cmd::DESTROY_QP, old);
+        let _ = thread.command_destroy(cmd::DESTROY_QP, old);
     }
     Ok(qp)
 }
@@ -237,17 +239,17 @@ pub fn make_deep_qp(
         .quad(&[0])
         .word(&[pd.handle, cq.handle, cq.handle, 0, 1, receives, 1, 1, 0])
         .bytes(&[0, RC, 0, 0]);
-    let answer = thread.command(cq.context, cmd::CREATE_QP, body, 72)?;
+    let response = thread.command(cq.context, cmd::CREATE_QP, body, 72)?;
     let ring = thread
         .world
-        .map_ring(cq.context, quad_at(&answer, 32), word_at(&answer, 40));
-    let (handle, number) = (word_at(&answer, 0), word_at(&answer, 4));
+        .map_ring(cq.context, quad_at(&response, 32), word_at(&response, 40));
+    let (handle, number) = (word_at(&response, 0), word_at(&response, 4));
     let qp = Object {
         context: cq.context,
         handle,
         number,
         ring,
-        sort: RC,
+        subtype: RC,
         ..Object::default()
     };
     thread.world.add(Kind::Qp, qp, &mut thread.rng);
@@ -262,10 +264,10 @@ pub fn open_qp(thread: &mut Thread<'_>) -> Done {
         .quad(&[0])
         .word(&[xrcd.handle, other.number])
         .bytes(&[XRC_TGT, 0, 0, 0, 0, 0, 0, 0]);
-    let answer = thread.command(other.context, cmd::OPEN_QP, body, 32)?;
+    let response = thread.command(other.context, cmd::OPEN_QP, body, 32)?;
     let qp = Object {
-        handle: word_at(&answer, 0),
-        number: word_at(&answer, 4),
+        handle: word_at(&response, 0),
+        number: word_at(&response, 4),
         ..other
     };
     thread.world.add(Kind::Qp, qp, &mut thread.rng);
@@ -310,7 +312,9 @@ fn change(thread: &mut Thread<'_>, qp: Object, change: &Change) -> Done {
             0,
             0,
         ]);
-    thread.order(qp.context, cmd::MODIFY_QP, body).map(|_| ())
+    thread
+        .command_without_response(qp.context, cmd::MODIFY_QP, body)
+        .map(|_| ())
 }
 
 /// Takes an RC QP to a state for which no path is needed: RESET (0), INIT (1) or ERR (6).
@@ -329,26 +333,26 @@ pub fn set_state(thread: &mut Thread<'_>, qp: Object, state: u8) -> Done {
     change(thread, qp, &step)
 }
 
-/// The masks of the attributes that a QP of type `sort` needs for INIT, RTR and RTS.
-fn masks(sort: u8) -> [u32; 3] {
+/// The masks of the attributes that a QP of type `subtype` needs for INIT, RTR and RTS.
+fn masks(subtype: u8) -> [u32; 3] {
     const STATE: u32 = 1;
     const PKEY_PORT: u32 = 1 << 4 | 1 << 5;
     const PATH: u32 = 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20;
-    const SERVES: u32 = 1 << 15 | 1 << 17;
+    const RESPONDER: u32 = 1 << 15 | 1 << 17;
     const RETRIES: u32 = 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
-    match sort {
+    match subtype {
         UC => [STATE | PKEY_PORT | 1 << 3, STATE | PATH, STATE | 1 << 16],
         UD | 1 => [STATE | PKEY_PORT | 1 << 6, STATE, STATE | 1 << 16],
         RAW => [STATE | 1 << 5, STATE, STATE],
         XRC_INI => [STATE | PKEY_PORT | 1 << 3, STATE | PATH, STATE | RETRIES],
         XRC_TGT => [
             STATE | PKEY_PORT | 1 << 3,
-            STATE | PATH | SERVES,
+            STATE | PATH | RESPONDER,
             STATE | 1 << 9 | 1 << 16,
         ],
         _ => [
             STATE | PKEY_PORT | 1 << 3,
-            STATE | PATH | SERVES,
+            STATE | PATH | RESPONDER,
             STATE | RETRIES,
         ],
     }
@@ -359,13 +363,13 @@ fn masks(sort: u8) -> [u32; 3] {
 pub fn connect_qp(thread: &mut Thread<'_>) -> Done {
     let one = thread.any(Kind::Qp);
     let mut other = thread.any(Kind::Qp);
-    if thread.rng.one_in(2) || other.sort != one.sort {
+    if thread.rng.one_in(2) || other.subtype != one.subtype {
         other = one;
     }
-    if one.sort == XRC_INI {
+    if one.subtype == XRC_INI {
         other = (0..6)
             .map(|_| thread.any(Kind::Qp))
-            .find(|qp| qp.sort == XRC_TGT)
+            .find(|qp| qp.subtype == XRC_TGT)
             .unwrap_or(one);
     }
     connect_to(thread, one, other)?;
@@ -384,15 +388,15 @@ pub fn connect_to(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     }
     let place = thread.rng.index(own.len());
     let path = (own[place].0, theirs[place % theirs.len()].1);
-    let patience = thread
+    let timers = thread
         .rng
         .pick(&[(8, 1), (8, 1), (10, 7), (14, 7), (0, 7), (6, 0)]);
     let reset = !thread.rng.one_in(8);
-    connect_by(thread, qp, peer, path, patience, reset)
+    connect_over(thread, qp, peer, path, timers, reset)
 }
 
 /// Connects a QP from any state, over IPv4, with timers that are long enough for busy CPUs.
-pub fn connect_patiently(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
+pub fn connect_with_long_timers(thread: &mut Thread<'_>, qp: Object, peer: Object) -> Done {
     let own = thread.world.device(qp.context).ok_or(19)?.gids;
     let theirs = thread.world.device(peer.context).ok_or(19)?.gids;
     let mapped = |gid: &&(u8, [u8; 16])| gid.1[10..12] == [0xff, 0xff];
@@ -400,10 +404,10 @@ pub fn connect_patiently(thread: &mut Thread<'_>, qp: Object, peer: Object) -> D
         own.iter().find(mapped).ok_or(19)?,
         theirs.iter().find(mapped).ok_or(19)?,
     );
-    connect_by(thread, qp, peer, (from.0, to.1), (17, 7), true)
+    connect_over(thread, qp, peer, (from.0, to.1), (17, 7), true)
 }
 
-fn connect_by(
+fn connect_over(
     thread: &mut Thread<'_>,
     qp: Object,
     peer: Object,
@@ -423,7 +427,7 @@ fn connect_by(
     if reset {
         change(thread, qp, &step)?;
     }
-    for (state, mask) in (1..).zip(masks(qp.sort)) {
+    for (state, mask) in (1..).zip(masks(qp.subtype)) {
         (step.state, step.mask) = (state, mask);
         change(thread, qp, &step)?;
     }
@@ -436,9 +440,9 @@ pub fn modify_qp(thread: &mut Thread<'_>) -> Done {
     let (gid, index) = device::path(thread, qp.context);
     let state = thread.rng.below(7) as u8;
     let mask = match thread.rng.below(4) {
-        0 => thread.rng.odd() as u32,
+        0 => thread.rng.edge_value() as u32,
         1 => 1 | 1 << thread.rng.below(26),
-        2 => masks(qp.sort)[thread.rng.index(3)],
+        2 => masks(qp.subtype)[thread.rng.index(3)],
         _ => 1,
     };
     let peer = thread.any(Kind::Qp).number;
@@ -473,12 +477,12 @@ pub fn query_qp(thread: &mut Thread<'_>) -> Done {
 
 /// Destroys a QP while other threads use it.
 pub fn destroy_qp(thread: &mut Thread<'_>) -> Done {
-    let qp = thread.doomed(Kind::Qp);
+    let qp = thread.any_to_destroy(Kind::Qp);
     if thread.rng.one_in(4) {
         let attributes = [(0, Value::Inline(qp.handle.into(), 0)), (1, Value::Out(4))];
         return thread.ioctl(qp.context, 4, 1, &attributes).map(|_| ());
     }
-    thread.destroy_reporting(cmd::DESTROY_QP, qp).map(|_| ())
+    thread.command_destroy(cmd::DESTROY_QP, qp).map(|_| ())
 }
 
 /// Attaches a QP to a multicast group or detaches it.
@@ -512,5 +516,7 @@ pub fn mcast(thread: &mut Thread<'_>) -> Done {
     } else {
         cmd::ATTACH_MCAST
     };
-    thread.order(qp.context, number, body).map(|_| ())
+    thread
+        .command_without_response(qp.context, number, body)
+        .map(|_| ())
 }

@@ -7,7 +7,7 @@ use crate::{
     sys::{self, nr},
     thread::Thread,
     uverbs::{cmd, word_at, Bytes, Value},
-    world::{Kind, Object, AREA},
+    world::{Kind, Object, AREA_LEN},
 };
 
 const ON_DEMAND: u32 = 1 << 6;
@@ -20,40 +20,40 @@ fn access(thread: &mut Thread<'_>) -> u32 {
         8 => 1,
         9 => 0xf | 0x300,
         10 => 0xf | ON_DEMAND | thread.rng.below(2) as u32 * 0x20,
-        _ => thread.rng.odd() as u32,
+        _ => thread.rng.edge_value() as u32,
     }
 }
 
 /// Chooses a part of an area. Returns its address and length, which may reach beyond the area.
 pub fn extent(thread: &mut Thread<'_>) -> (u64, u64) {
     let area = thread.world.memory(thread.rng.next());
-    let offset = thread.rng.pick(&[0, 0, 1, 4096, 8000, 1 << 21]) % AREA;
+    let offset = thread.rng.pick(&[0, 0, 1, 4096, 8000, 1 << 21]) % AREA_LEN;
     let length = match thread.rng.below(16) {
-        0 => thread.rng.odd(),
+        0 => thread.rng.edge_value(),
         1 => 0,
-        2 => thread.rng.below(AREA - offset),
-        6 => 2 * AREA,
+        2 => thread.rng.below(AREA_LEN - offset),
+        6 => 2 * AREA_LEN,
         _ => 1 + thread.rng.below(64 << 10),
     };
     (area + offset, length)
 }
 
 /// The region that a response to REG_MR describes.
-fn region(context: usize, answer: &[u8], address: u64, length: u64) -> Object {
+fn region(context: usize, response: &[u8], address: u64, length: u64) -> Object {
     Object {
         context,
-        handle: word_at(answer, 0),
-        number: word_at(answer, 4),
-        rkey: word_at(answer, 8),
+        handle: word_at(response, 0),
+        number: word_at(response, 4),
+        rkey: word_at(response, 8),
         address,
         length,
         ..Object::default()
     }
 }
 
-fn remember(thread: &mut Thread<'_>, region: Object) {
+fn add_region(thread: &mut Thread<'_>, region: Object) {
     if let Some(old) = thread.world.add(Kind::Mr, region, &mut thread.rng) {
-        let _ = thread.order_handle(cmd::DEREG_MR, old);
+        let _ = thread.command_on_handle(cmd::DEREG_MR, old);
     }
 }
 
@@ -73,19 +73,19 @@ pub fn reg(thread: &mut Thread<'_>, context: usize, access: u32) -> Done {
     }
     let iova = match thread.rng.below(8) {
         0 => 0,
-        1 => thread.rng.odd(),
+        1 => thread.rng.edge_value(),
         _ => address,
     };
     let body = Bytes::new()
         .quad(&[address, length, iova])
         .word(&[pd.handle, access]);
-    let answer = thread.command(context, cmd::REG_MR, body, 12)?;
+    let response = thread.command(context, cmd::REG_MR, body, 12)?;
     if length == u64::MAX {
-        (address, length) = (thread.world.memory(thread.rng.next()), AREA);
+        (address, length) = (thread.world.memory(thread.rng.next()), AREA_LEN);
     } else {
         address = iova;
     }
-    remember(thread, region(context, &answer, address, length));
+    add_region(thread, region(context, &response, address, length));
     Ok(())
 }
 
@@ -101,9 +101,9 @@ pub fn reg_at(
     let body = Bytes::new()
         .quad(&[address, length, address])
         .word(&[pd.handle, access]);
-    let answer = thread.command(context, cmd::REG_MR, body, 12)?;
-    let region = region(context, &answer, address, length);
-    remember(thread, region);
+    let response = thread.command(context, cmd::REG_MR, body, 12)?;
+    let region = region(context, &response, address, length);
+    add_region(thread, region);
     Ok(region)
 }
 
@@ -114,9 +114,9 @@ pub fn reg_implicit(thread: &mut Thread<'_>, context: usize) -> Done {
     let body = Bytes::new()
         .quad(&[0, u64::MAX, 0])
         .word(&[pd.handle, 0x1f | ON_DEMAND]);
-    let answer = thread.command(context, cmd::REG_MR, body, 12)?;
+    let response = thread.command(context, cmd::REG_MR, body, 12)?;
     let address = thread.world.memory(thread.rng.next());
-    remember(thread, region(context, &answer, address, AREA));
+    add_region(thread, region(context, &response, address, AREA_LEN));
     Ok(())
 }
 
@@ -144,7 +144,7 @@ pub fn reg_dm_mr(thread: &mut Thread<'_>) -> Done {
     let dm = thread.any(Kind::Dm);
     let pd = thread.any_of(Kind::Pd, dm.context);
     let length = if thread.rng.one_in(4) {
-        thread.rng.odd()
+        thread.rng.edge_value()
     } else {
         dm.length
     };
@@ -219,7 +219,7 @@ fn register(
     let (handle, keys) = thread.ioctl(context, 7, method, attributes)?;
     let key = |index: usize| keys.get(index).map_or(0, |key| word_at(key, 0));
     let (number, rkey) = (key(0), key(1));
-    remember(
+    add_region(
         thread,
         Object {
             context,
@@ -240,7 +240,7 @@ pub fn rereg_mr(thread: &mut Thread<'_>) -> Done {
     let pd = thread.any_of(Kind::Pd, region.context);
     let (address, length) = extent(thread);
     let flags = if thread.rng.one_in(16) {
-        thread.rng.odd() as u32
+        thread.rng.edge_value() as u32
     } else {
         1 + thread.rng.below(7) as u32
     };
@@ -249,9 +249,9 @@ pub fn rereg_mr(thread: &mut Thread<'_>) -> Done {
         .word(&[region.handle, flags])
         .quad(&[address, length, address])
         .word(&[pd.handle, access]);
-    let answer = thread.command(region.context, cmd::REREG_MR, body, 8)?;
-    region.number = word_at(&answer, 0);
-    region.rkey = word_at(&answer, 4);
+    let response = thread.command(region.context, cmd::REREG_MR, body, 8)?;
+    region.number = word_at(&response, 0);
+    region.rkey = word_at(&response, 4);
     if flags & 1 != 0 {
         (region.address, region.length) = (address, length);
     }
@@ -272,13 +272,13 @@ pub fn rereg_often(thread: &mut Thread<'_>) -> Done {
             .word(&[0, 0]);
         thread.command(context, cmd::REREG_MR, body, 8).map(|_| ())
     };
-    thread.unchanged(|thread| (0..200).try_for_each(|_| place(thread)))?;
-    thread.order_handle(cmd::DEREG_MR, region).map(|_| ())
+    thread.without_mutation(|thread| (0..200).try_for_each(|_| place(thread)))?;
+    thread.command_on_handle(cmd::DEREG_MR, region).map(|_| ())
 }
 
 /// Deregisters a region.
 pub fn dereg_mr(thread: &mut Thread<'_>) -> Done {
-    let region = thread.doomed(Kind::Mr);
+    let region = thread.any_to_destroy(Kind::Mr);
     if thread.rng.one_in(4) {
         return thread
             .ioctl(
@@ -289,7 +289,7 @@ pub fn dereg_mr(thread: &mut Thread<'_>) -> Done {
             )
             .map(|_| ());
     }
-    thread.order_handle(cmd::DEREG_MR, region).map(|_| ())
+    thread.command_on_handle(cmd::DEREG_MR, region).map(|_| ())
 }
 
 /// Queries a region by ioctl, as a process does that imports the region.
@@ -311,7 +311,7 @@ pub fn advise_mr(thread: &mut Thread<'_>) -> Done {
     let pd = thread.any_of(Kind::Pd, region.context);
     let mut list = Bytes::new();
     for _ in 0..=thread.rng.below(3) {
-        let length = thread.rng.below(region.length.clamp(1, AREA)) as u32;
+        let length = thread.rng.below(region.length.clamp(1, AREA_LEN)) as u32;
         list = list.quad(&[region.address]).word(&[length, region.number]);
     }
     let (advice, flags) = (thread.rng.below(3), thread.rng.below(2));
@@ -328,29 +328,31 @@ pub fn advise_mr(thread: &mut Thread<'_>) -> Done {
 pub fn alloc_mw(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let pd = thread.any_of(Kind::Pd, context);
-    let sort = 1 + thread.rng.below(2) as u8;
-    let answer = thread.command(
+    let subtype = 1 + thread.rng.below(2) as u8;
+    let response = thread.command(
         context,
         cmd::ALLOC_MW,
-        Bytes::new().word(&[pd.handle]).bytes(&[sort, 0, 0, 0]),
+        Bytes::new().word(&[pd.handle]).bytes(&[subtype, 0, 0, 0]),
         8,
     )?;
-    let (handle, rkey) = (word_at(&answer, 0), word_at(&answer, 4));
+    let (handle, rkey) = (word_at(&response, 0), word_at(&response, 4));
     let window = Object {
         context,
         handle,
         rkey,
-        sort,
+        subtype,
         ..Object::default()
     };
     if let Some(old) = thread.world.add(Kind::Mw, window, &mut thread.rng) {
-        let _ = thread.order_handle(cmd::DEALLOC_MW, old);
+        let _ = thread.command_on_handle(cmd::DEALLOC_MW, old);
     }
     Ok(())
 }
 
 /// Deallocates a memory window.
 pub fn dealloc_mw(thread: &mut Thread<'_>) -> Done {
-    let window = thread.doomed(Kind::Mw);
-    thread.order_handle(cmd::DEALLOC_MW, window).map(|_| ())
+    let window = thread.any_to_destroy(Kind::Mw);
+    thread
+        .command_on_handle(cmd::DEALLOC_MW, window)
+        .map(|_| ())
 }

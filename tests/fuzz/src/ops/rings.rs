@@ -20,7 +20,7 @@ const ARM: u64 = 320;
 const ELEMENTS: u64 = 384;
 /// Bytes of a ring's place to which elements are written. The geometry in a ring's header may say
 /// more, because attackers change it.
-const REACH: u64 = (1 << 20) - 4096;
+const MAX_OFFSET: u64 = (1 << 20) - 4096;
 
 const WRITE: u32 = 0;
 const WRITE_IMM: u32 = 1;
@@ -49,7 +49,7 @@ pub fn push(ring: u64, element: &[u8]) {
     }
     let (size, mask) = geometry(ring);
     let tail = sys::word(ring + PRODUCER).load(Relaxed);
-    let at = (ELEMENTS + u64::from(tail & mask) * size) % REACH;
+    let at = (ELEMENTS + u64::from(tail & mask) * size) % MAX_OFFSET;
     sys::poke(ring + (at & !7), element);
     sys::word(ring + PRODUCER).store(tail.wrapping_add(1) & mask, Release);
 }
@@ -80,7 +80,7 @@ fn sges(thread: &mut Thread<'_>, context: usize) -> (Bytes, u32, u32) {
 
 /// Returns a random send WQE: 208 bytes, and then the SGEs or the inline data.
 fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
-    let usual = [
+    let opcodes = [
         WRITE,
         WRITE,
         SEND,
@@ -98,9 +98,9 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
         ATOMIC_WRITE,
     ];
     let opcode = if thread.rng.one_in(32) {
-        thread.rng.odd() as u32
+        thread.rng.edge_value() as u32
     } else {
-        thread.rng.pick(&usual)
+        thread.rng.pick(&opcodes)
     };
     let peer = thread.any(Kind::Mr);
     let window = thread.any(Kind::Mw);
@@ -139,7 +139,7 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
             wqe.quad(&[region.address, region.length])
                 .word(&[region.number, window.rkey, new, 0xf])
         }
-        _ if qp.sort == 4 => {
+        _ if qp.subtype == 4 => {
             let ah = thread.any_of(Kind::Ah, qp.context);
             let number = thread.any(Kind::Qp).number;
             wqe.word(&[number, 0x11, 0, ah.number])
@@ -147,7 +147,7 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
         _ => wqe.quad(&[target]).word(&[key, 0]),
     };
     let mut wqe = wqe.0;
-    if qp.sort == 4 && thread.rng.one_in(4) {
+    if qp.subtype == 4 && thread.rng.one_in(4) {
         // The address vector in the WQE itself (struct rxe_av), instead of an address handle.
         let (gid, index) = super::device::path(thread, qp.context);
         wqe.resize(56, 0);
@@ -168,7 +168,7 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
     };
     let wqe = Bytes(wqe).word(&[fixed, fixed, 0, count, 0, 0]);
     let payload = if inline {
-        thread.noise(length as usize)
+        thread.random_bytes(length as usize)
     } else {
         list.0
     };
@@ -176,10 +176,10 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
 }
 
 /// Changes a word of a WQE, of one WQE in `wild`.
-fn spoil(thread: &mut Thread<'_>, element: &mut [u8]) {
+fn mutate_wqe(thread: &mut Thread<'_>, element: &mut [u8]) {
     if thread.rng.one_in(thread.wild) {
         let at = thread.rng.index(element.len().saturating_sub(4)) & !3;
-        let value = thread.rng.odd() as u32;
+        let value = thread.rng.edge_value() as u32;
         element[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }
 }
@@ -187,7 +187,7 @@ fn spoil(thread: &mut Thread<'_>, element: &mut [u8]) {
 /// Posts a send to a QP without ringing the doorbell.
 pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
     let mut element = send_wqe(thread, qp);
-    spoil(thread, &mut element);
+    mutate_wqe(thread, &mut element);
     push(qp.send, &element);
 }
 
@@ -247,15 +247,15 @@ pub fn post_send(thread: &mut Thread<'_>) -> Done {
     match thread.rng.below(4) {
         0 => Ok(()),
         1 => {
-            bell(thread, qp);
+            ring_doorbell_page(thread, qp);
             Ok(())
         }
-        _ => call(thread, qp),
+        _ => ring_by_call(thread, qp),
     }
 }
 
 /// Rings the doorbell of a send queue by the command POST_SEND without work requests.
-pub fn call(thread: &mut Thread<'_>, qp: Object) -> Done {
+pub fn ring_by_call(thread: &mut Thread<'_>, qp: Object) -> Done {
     thread
         .command(
             qp.context,
@@ -273,7 +273,7 @@ fn recv_wqe(thread: &mut Thread<'_>, context: usize) -> Vec<u8> {
         .word(&[0, 0, total, total, 0, count, 0, 0])
         .bytes(&list.0)
         .0;
-    spoil(thread, &mut element);
+    mutate_wqe(thread, &mut element);
     element
 }
 
@@ -322,7 +322,7 @@ pub fn post_srq(thread: &mut Thread<'_>) -> Done {
 pub fn ring_call(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     if !thread.rng.one_in(8) {
-        return call(thread, qp);
+        return ring_by_call(thread, qp);
     }
     let region = thread.any_of(Kind::Mr, qp.context);
     let ah = thread.any_of(Kind::Ah, qp.context);
@@ -338,7 +338,7 @@ pub fn ring_call(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-fn bell(thread: &mut Thread<'_>, qp: Object) {
+fn ring_doorbell_page(thread: &mut Thread<'_>, qp: Object) {
     let page = thread.world.page(qp.context);
     if page == 0 {
         return;
@@ -351,7 +351,7 @@ fn bell(thread: &mut Thread<'_>, qp: Object) {
 /// Rings the doorbell of a QP by its doorbell page.
 pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
-    bell(thread, qp);
+    ring_doorbell_page(thread, qp);
     Ok(())
 }
 
@@ -359,10 +359,10 @@ pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
 /// and rings by the doorbell page.
 pub fn ring_often(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
-    thread.unchanged(|thread| (0..64).try_for_each(|_| call(thread, qp)))?;
+    thread.without_mutation(|thread| (0..64).try_for_each(|_| ring_by_call(thread, qp)))?;
     for _ in 0..thread.rng.below(50) {
         post_to(thread, qp);
-        bell(thread, qp);
+        ring_doorbell_page(thread, qp);
     }
     Ok(())
 }
@@ -395,7 +395,7 @@ pub fn scribble(thread: &mut Thread<'_>) -> Done {
         let value = if thread.rng.one_in(2) {
             thread.rng.below(64)
         } else {
-            thread.rng.odd()
+            thread.rng.edge_value()
         };
         sys::word(ring + offset).store(value as u32, Relaxed);
     }
@@ -411,7 +411,7 @@ pub fn scribble_page(thread: &mut Thread<'_>) -> Done {
     }
     for _ in 0..=thread.rng.below(32) {
         let offset = thread.rng.below(1024) * 8;
-        sys::quad(page + offset).store(thread.rng.odd(), Relaxed);
+        sys::quad(page + offset).store(thread.rng.edge_value(), Relaxed);
     }
     sys::quad(page + 64).store(u64::MAX, Relaxed);
     Ok(())
@@ -438,7 +438,7 @@ pub fn flip(thread: &mut Thread<'_>) -> Done {
         }
         let word = sys::word(ring + offset);
         let value = match thread.rng.below(4) {
-            0 => thread.rng.odd() as u32,
+            0 => thread.rng.edge_value() as u32,
             1 => word.load(Relaxed).wrapping_sub(1),
             _ => word.load(Relaxed).wrapping_add(1),
         };
@@ -478,7 +478,7 @@ pub fn map_anything(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let (_, length) = regions::extent(thread);
     let offset = match thread.rng.below(3) {
-        0 => thread.rng.odd() & !4095,
+        0 => thread.rng.edge_value() & !4095,
         1 => (1 << 43) + thread.rng.below(32) * 0x40000,
         _ => thread.rng.below(256) * 4096,
     };
