@@ -19,7 +19,7 @@ BTH = {4: 28, 6: 48}
 
 
 def pcap(text):
-    """Returns the title of the capture in traffic.sh's output, and its datagrams (IP header to ICRC)."""
+    """Returns the title of the capture, and its datagrams from the IP header to the ICRC."""
     log, title, rest = text.partition("pcap of ")
     if not title:
         raise SystemExit("no capture in the input:\n" + log)
@@ -70,8 +70,9 @@ def main():
     for datagram, fields in zip(datagrams, reading.tshark(datagrams), strict=True):
         fields.update(unknown_to_wireshark(datagram))
         version, opcode, syndrome, pad = kind(datagram)
-        says = "" if syndrome is None else f"-{syndrome:02x}"
-        reading.write(sys.stdout, f"rxe-{opcode:02x}{says}-pad{pad}-v{version}", datagram, fields)
+        syndrome_part = "" if syndrome is None else f"-{syndrome:02x}"
+        name = f"rxe-{opcode:02x}{syndrome_part}-pad{pad}-v{version}"
+        reading.write(sys.stdout, name, datagram, fields)
 
 
 if __name__ == "__main__":

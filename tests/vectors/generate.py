@@ -103,38 +103,38 @@ def padding():
 
 # Bytes of payload: a full packet at an MTU of 256, two lengths that need pad bytes, none, and the
 # eight bytes of ATOMIC WRITE.
-MTU, SOME, ANY, NONE, WORD = 256, 130, 61, 0, 8
+MTU, PAD_2, PAD_3, NO_PAYLOAD, WORD = 256, 130, 61, 0, 8
 
 # By operation (the low bits of the opcode): name, extension headers in order, bytes of payload.
 CONNECTED = {
     0x00: ("send-first", [], MTU),
     0x01: ("send-middle", [], MTU),
-    0x02: ("send-last", [], SOME),
-    0x03: ("send-last-imm", [imm], SOME),
-    0x04: ("send-only", [], ANY),
-    0x05: ("send-only-imm", [imm], ANY),
+    0x02: ("send-last", [], PAD_2),
+    0x03: ("send-last-imm", [imm], PAD_2),
+    0x04: ("send-only", [], PAD_3),
+    0x05: ("send-only-imm", [imm], PAD_3),
     0x06: ("write-first", [reth], MTU),
     0x07: ("write-middle", [], MTU),
-    0x08: ("write-last", [], SOME),
-    0x09: ("write-last-imm", [imm], SOME),
-    0x0A: ("write-only", [reth], ANY),
-    0x0B: ("write-only-imm", [reth, imm], NONE),
+    0x08: ("write-last", [], PAD_2),
+    0x09: ("write-last-imm", [imm], PAD_2),
+    0x0A: ("write-only", [reth], PAD_3),
+    0x0B: ("write-only-imm", [reth, imm], NO_PAYLOAD),
 }
 RELIABLE = {
-    0x0C: ("read-request", [reth], NONE),
+    0x0C: ("read-request", [reth], NO_PAYLOAD),
     0x0D: ("read-response-first", [aeth_ack], MTU),
     0x0E: ("read-response-middle", [], MTU),
-    0x0F: ("read-response-last", [aeth_ack], SOME),
-    0x10: ("read-response-only", [aeth_ack], ANY),
-    0x11: ("acknowledge", [aeth], NONE),
-    0x12: ("atomic-acknowledge", [aeth_ack, original], NONE),
-    0x13: ("compare-swap", [atomic], NONE),
-    0x14: ("fetch-add", [fetch_add], NONE),
-    0x16: ("send-last-invalidate", [ieth], SOME),
-    0x17: ("send-only-invalidate", [ieth], ANY),
+    0x0F: ("read-response-last", [aeth_ack], PAD_2),
+    0x10: ("read-response-only", [aeth_ack], PAD_3),
+    0x11: ("acknowledge", [aeth], NO_PAYLOAD),
+    0x12: ("atomic-acknowledge", [aeth_ack, original], NO_PAYLOAD),
+    0x13: ("compare-swap", [atomic], NO_PAYLOAD),
+    0x14: ("fetch-add", [fetch_add], NO_PAYLOAD),
+    0x16: ("send-last-invalidate", [ieth], PAD_2),
+    0x17: ("send-only-invalidate", [ieth], PAD_3),
 }
 PLACEMENT = {
-    0x1C: ("flush", [feth, reth], NONE),
+    0x1C: ("flush", [feth, reth], NO_PAYLOAD),
     0x1D: ("atomic-write", [reth], WORD),
 }
 RESPONSES = range(0x0D, 0x13)
@@ -145,9 +145,9 @@ def opcodes():
         yield "rc-" + name, operation, headers, payload
     for operation, (name, headers, payload) in CONNECTED.items():
         yield "uc-" + name, 0x20 | operation, headers, payload
-    yield "ud-send-only", 0x64, [deth], ANY
-    yield "ud-send-only-imm", 0x65, [deth, imm], SOME
-    yield "cnp", 0x81, [padding], NONE
+    yield "ud-send-only", 0x64, [deth], PAD_3
+    yield "ud-send-only-imm", 0x65, [deth, imm], PAD_2
+    yield "cnp", 0x81, [padding], NO_PAYLOAD
     for operation, (name, headers, payload) in {**CONNECTED, **RELIABLE}.items():
         shared = [] if operation in RESPONSES else [xrceth]
         yield "xrc-" + name, 0xA0 | operation, shared + headers, payload
@@ -179,9 +179,9 @@ def packet(version, opcode, headers, payload):
     }
     body = b""
     for header in headers:
-        some, meant = header()
-        body += some
-        fields.update(meant)
+        packed, expected = header()
+        body += packed
+        fields.update(expected)
     body += RNG.randbytes(payload) + bytes(pad)
     udp = UDP(sport=0xC000 | bits(14), dport=4791, chksum=RNG.choice([0, bits(16)]))
     if version == 4:
@@ -191,9 +191,9 @@ def packet(version, opcode, headers, payload):
     # The first build sets the length fields. The second computes the ICRC over them, as scapy's own
     # test does.
     raw = bytes(ip / udp / BTH(**bth, icrc=0) / Raw(body))
-    again = (IP if version == 4 else IPv6)(raw)
-    del again[BTH].icrc
-    datagram = bytes(again)
+    parsed = (IP if version == 4 else IPv6)(raw)
+    del parsed[BTH].icrc
+    datagram = bytes(parsed)
     fields["invariant.crc"] = int.from_bytes(datagram[-4:], "big")
     return datagram, fields
 

@@ -61,12 +61,12 @@ def number(field, text):
 
 def check(packets):
     """Exits with an error unless each field that Wireshark decodes has its packed value."""
-    for (name, _, meant), read in zip(packets, tshark([p[1] for p in packets]), strict=True):
+    for (name, _, expected), read in zip(packets, tshark([p[1] for p in packets]), strict=True):
         if "bth.psn" not in read:
             raise SystemExit(f"{name}: Wireshark sees no BTH")
         for field, value in read.items():
-            if meant.get(field) != value:
-                raise SystemExit(f"{name}: {field} is {meant.get(field)}, Wireshark: {value}")
+            if expected.get(field) != value:
+                raise SystemExit(f"{name}: {field} is {expected.get(field)}, Wireshark: {value}")
 
 
 def write(out, name, datagram, fields):

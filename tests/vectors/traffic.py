@@ -45,7 +45,7 @@ RELIABLE = (
 OPERATIONS = {RC: RELIABLE, UC: UNRELIABLE, UD: DATAGRAM}
 
 
-def sized(post):
+def with_sge(post):
     """Returns an operation that posts by `post` and then sets the SGE, which has the length."""
 
     def operation(qp, peer, sge):
@@ -55,16 +55,16 @@ def sized(post):
     return operation
 
 
-SEND = sized(lambda qp, peer: qp.wr_send())
-SEND_IMM = sized(lambda qp, peer: qp.wr_send_imm(IMM))
-SEND_INV = sized(lambda qp, peer: qp.wr_send_inv(peer["rkey"]))
-WRITE = sized(lambda qp, peer: qp.wr_rdma_write(peer["rkey"], peer["va"]))
-WRITE_IMM = sized(lambda qp, peer: qp.wr_rdma_write_imm(peer["rkey"], peer["va"], IMM))
-READ = sized(lambda qp, peer: qp.wr_rdma_read(peer["rkey"], peer["va"]))
-SWAP = sized(lambda qp, peer: qp.wr_atomic_cmp_swp(peer["rkey"], peer["va"], OLD, NEW))
-ADD = sized(lambda qp, peer: qp.wr_atomic_fetch_add(peer["rkey"], peer["va"], NEW))
-WRONG_KEY = sized(lambda qp, peer: qp.wr_rdma_write(peer["rkey"] ^ 0x5500, peer["va"]))
-MISALIGNED = sized(lambda qp, peer: qp.wr_atomic_fetch_add(peer["rkey"], peer["va"] + 1, NEW))
+SEND = with_sge(lambda qp, peer: qp.wr_send())
+SEND_IMM = with_sge(lambda qp, peer: qp.wr_send_imm(IMM))
+SEND_INV = with_sge(lambda qp, peer: qp.wr_send_inv(peer["rkey"]))
+WRITE = with_sge(lambda qp, peer: qp.wr_rdma_write(peer["rkey"], peer["va"]))
+WRITE_IMM = with_sge(lambda qp, peer: qp.wr_rdma_write_imm(peer["rkey"], peer["va"], IMM))
+READ = with_sge(lambda qp, peer: qp.wr_rdma_read(peer["rkey"], peer["va"]))
+SWAP = with_sge(lambda qp, peer: qp.wr_atomic_cmp_swp(peer["rkey"], peer["va"], OLD, NEW))
+ADD = with_sge(lambda qp, peer: qp.wr_atomic_fetch_add(peer["rkey"], peer["va"], NEW))
+WRONG_KEY = with_sge(lambda qp, peer: qp.wr_rdma_write(peer["rkey"] ^ 0x5500, peer["va"]))
+MISALIGNED = with_sge(lambda qp, peer: qp.wr_atomic_fetch_add(peer["rkey"], peer["va"] + 1, NEW))
 OLD, NEW, WORD = 0x0102030405060708, 0xA1A2A3A4A5A6A7A8, b"eight by"
 
 
@@ -109,8 +109,8 @@ class Host:
         self.mr = MR(self.pd, 4096, ACCESS)
         self.mr.write(bytes(i & 0xFF for i in range(4096)), 4096)
 
-    def exchange(self, mine):
-        self.peer.write(repr(mine) + "\n")
+    def exchange(self, parameters):
+        self.peer.write(repr(parameters) + "\n")
         self.peer.flush()
         return eval(self.peer.readline())
 
@@ -125,13 +125,13 @@ class Host:
         index = self.gid_index(version)
         cq = CQ(self.ctx, 16)
         qp = self.make_qp(transport, cq)
-        mine = {
+        parameters = {
             "qpn": qp.qp_num,
             "gid": self.ctx.query_gid(1, index).gid,
             "rkey": self.mr.rkey,
             "va": self.mr.buf,
         }
-        peer = self.exchange(mine)
+        peer = self.exchange(parameters)
         route = GlobalRoute(dgid=GID(peer["gid"]), sgid_index=index, hop_limit=64, traffic_class=0x28)
         address = AHAttr(port_num=1, is_global=1, gr=route)
         self.connect(qp, transport, address, peer)

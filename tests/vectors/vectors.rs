@@ -79,15 +79,15 @@ fn split(datagram: &[u8]) -> (usize, &[u8]) {
     (ip_len, &datagram[ip_len + UDP_LEN..])
 }
 
-/// Computes the ICRC of a datagram, with the bytes behind the BTH in pieces of `piece` bytes, and
-/// with the bytes `more` behind them.
-fn icrc(datagram: &[u8], piece: usize, more: &[u8]) -> [u8; ICRC_LEN] {
+/// Computes the ICRC of a datagram, with the bytes behind the BTH in pieces of `piece_len` bytes,
+/// and with the bytes `extra` behind them.
+fn icrc(datagram: &[u8], piece_len: usize, extra: &[u8]) -> [u8; ICRC_LEN] {
     let (ip_len, transport) = split(datagram);
     let udp = datagram[ip_len..ip_len + UDP_LEN]
         .try_into()
         .expect("8 bytes");
     let (bth, rest) = transport.split_first_chunk::<BTH_LEN>().expect("a BTH");
-    let mut runs = rest[..rest.len() - ICRC_LEN].chunks(piece);
+    let mut runs = rest[..rest.len() - ICRC_LEN].chunks(piece_len);
     let next = runs.next().unwrap_or_default();
     let mut icrc = match ip_len {
         IPV4_LEN => {
@@ -102,14 +102,14 @@ fn icrc(datagram: &[u8], piece: usize, more: &[u8]) -> [u8; ICRC_LEN] {
     for run in runs {
         icrc.update(crc32, run);
     }
-    icrc.update(crc32, more);
+    icrc.update(crc32, extra);
     icrc.finish()
 }
 
 /// The bytes that `rdma_rxe` (Linux 7.2) includes in the ICRC of a FLUSH a second time: it takes
 /// the headers of a FLUSH for payload as well. Other implementations must drop such a packet,
 /// because its ICRC is wrong.
-fn counted_twice<'a>(source: &str, transport: &'a [u8]) -> &'a [u8] {
+fn bytes_in_icrc_twice<'a>(source: &str, transport: &'a [u8]) -> &'a [u8] {
     match (source, transport[0]) {
         ("rdma_rxe", FLUSH) => &transport[..transport.len() - ICRC_LEN],
         _ => &[],
@@ -215,10 +215,10 @@ fn check(source: &str, text: &str) -> Vec<u8> {
         let (_, transport) = split(&vector.datagram);
         let end = transport.len() - ICRC_LEN;
         let stored = &transport[end..];
-        let more = counted_twice(source, transport);
-        for piece in [usize::MAX, 7] {
-            let computed = icrc(&vector.datagram, piece, more);
-            assert_eq!(computed, stored, "{name}: ICRC in pieces of {piece}");
+        let extra = bytes_in_icrc_twice(source, transport);
+        for piece_len in [usize::MAX, 7] {
+            let computed = icrc(&vector.datagram, piece_len, extra);
+            assert_eq!(computed, stored, "{name}: ICRC in pieces of {piece_len}");
         }
         vector.fields.remove("invariant.crc");
 
@@ -241,19 +241,22 @@ fn check(source: &str, text: &str) -> Vec<u8> {
 }
 
 /// Number of opcodes of RC, UC and UD.
-const CLASSIC: usize = 25 + 12 + 2;
+const RC_UC_UD_OPCODES: usize = 25 + 12 + 2;
 
 /// Number of opcodes of the codec: also those of XRC, and CNP.
-const ALL: usize = CLASSIC + 23 + 1;
+const ALL_OPCODES: usize = RC_UC_UD_OPCODES + 23 + 1;
 
 #[test]
 fn scapy_packets_of_every_opcode() {
-    assert_eq!(check("scapy", include_str!("scapy.txt")).len(), ALL);
+    assert_eq!(check("scapy", include_str!("scapy.txt")).len(), ALL_OPCODES);
 }
 
 #[test]
 fn captured_packets_of_rdma_rxe() {
-    assert_eq!(check("rdma_rxe", include_str!("rxe.txt")).len(), CLASSIC);
+    assert_eq!(
+        check("rdma_rxe", include_str!("rxe.txt")).len(),
+        RC_UC_UD_OPCODES
+    );
 }
 
 #[test]
@@ -265,11 +268,11 @@ fn packets_of_hardware() {
 }
 
 #[test]
-fn a_flipped_bit_that_no_router_may_change_breaks_the_icrc() {
+fn a_bit_flipped_in_an_invariant_field_changes_the_icrc() {
     for vector in parse(include_str!("scapy.txt")) {
         let (ip_len, transport) = split(&vector.datagram);
         let stored = &transport[transport.len() - ICRC_LEN..];
-        let variant: &[usize] = match ip_len {
+        let variant_bytes: &[usize] = match ip_len {
             IPV4_LEN => &[1, 8, 10, 11, 26, 27, 32],
             _ => &[1, 2, 3, 7, 46, 47, 52],
         };
@@ -282,7 +285,12 @@ fn a_flipped_bit_that_no_router_may_change_breaks_the_icrc() {
             let mut changed = vector.datagram.clone();
             changed[at] ^= 1;
             let same = icrc(&changed, usize::MAX, &[]) == stored;
-            assert_eq!(same, variant.contains(&at), "{}: byte {at}", vector.name);
+            assert_eq!(
+                same,
+                variant_bytes.contains(&at),
+                "{}: byte {at}",
+                vector.name
+            );
         }
     }
 }
