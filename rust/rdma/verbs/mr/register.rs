@@ -104,7 +104,7 @@ impl<'a> UserRange<'a> {
     ///
     /// `EINVAL` for device memory on demand, and those of [`UserMemory::pin`],
     /// [`UserMemory::import_dma_buf`], [`UserMemory::of_device`] and [`OnDemand::new`].
-    pub fn take(
+    pub fn pin(
         &self,
         access: Access,
         owners: &Arc<Owners>,

@@ -47,7 +47,7 @@ impl MrTable {
         let workqueues = &pd.device().workqueues;
         let permit = || release_permit(&workqueues.accounts);
         let memory = Memory::User {
-            memory: range.take(access, &workqueues.owners, &permit)?,
+            memory: range.pin(access, &workqueues.owners, &permit)?,
             iova: range.iova(access),
             access: AtomicU32::new(access.bits()),
         };
@@ -98,7 +98,7 @@ impl MrTable {
         let other = match &change.range {
             Some(range) => {
                 let permit = || release_permit(&workqueues.accounts);
-                let memory = range.take(access, &workqueues.owners, &permit)?;
+                let memory = range.pin(access, &workqueues.owners, &permit)?;
                 Some((range.iova(access), memory))
             }
             None => memory.with_access(access)?.map(|memory| (*iova, memory)),
