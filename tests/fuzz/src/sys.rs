@@ -57,7 +57,7 @@ pub mod nr {
     pub const MEMFD_SECRET: i64 = 447;
 }
 
-/// The result of a system call: what it returned, or its errno.
+/// The result of a system call: its return value or its errno.
 pub type Outcome = Result<i64, i32>;
 
 /// Makes any system call. Its arguments must not let the kernel write to memory that Rust owns,

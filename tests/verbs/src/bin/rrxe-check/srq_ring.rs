@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Malformed contents of an SRQ's ring, which a process can write itself without its library:
-//! the driver must break only the QPs that use the ring.
+//! Malformed contents of an SRQ's ring. A process shares the ring with the kernel and can write any
+//! bytes to it. The driver must break only the QPs that use the ring.
 
 use std::{fs, ptr, time::Duration};
 

@@ -71,6 +71,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("a QP works again after RESET", reset(ends));
 }
 
+/// Posts `request`, whose `wr_id` is 7, at A. It must complete with `status` and take A to ERR.
 fn expect_error(pair: &Pair, request: Send, status: ibv_wc_status) -> Outcome {
     pair.a.send(request)?;
     pair.a.expect(7, status)?;
@@ -103,6 +104,7 @@ fn beyond_local(ends: &Ends) -> Outcome {
     )
 }
 
+/// As [`expect_error`], with REM_ACCESS_ERR, which must take B to ERR, too.
 fn expect_remote_access_error(pair: &Pair, request: Send) -> Outcome {
     expect_error(pair, request, IBV_WC_REM_ACCESS_ERR)?;
     let state = pair.b.state()?;

@@ -209,6 +209,7 @@ fn expect_granted(pair: &Pair, request: Send) -> Outcome {
     pair.a.expect(7, IBV_WC_SUCCESS).map(|_| ())
 }
 
+/// Posts a request at A, which must fail with REM_ACCESS_ERR and write no byte at B.
 fn expect_refused(pair: &Pair, request: Send) -> Outcome {
     pair.a.send(request)?;
     pair.a.expect(7, IBV_WC_REM_ACCESS_ERR)?;
