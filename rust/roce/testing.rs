@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A mock host and QPs for unit tests of the send side. Queues, memory and completions are vectors.
-//! Faults can be injected.
+//! A mock host and QPs for unit tests of the requester and of whole QPs. Queues, memory and
+//! completions are vectors. Tests can inject faults.
 
 use std::collections::VecDeque;
 use std::vec;
@@ -29,7 +29,7 @@ pub(crate) const BROKEN_SRQN: Srqn = Srqn::new(0xbad);
 /// Virtual address of the first byte of [`MockHost::memory`].
 pub(crate) const BASE: u64 = 0x10_0000;
 /// Length of [`MockHost::memory`] in bytes.
-pub(crate) const MEMORY: usize = 1 << 16;
+pub(crate) const MEMORY_LEN: usize = 1 << 16;
 
 /// The host of one QP.
 pub(crate) struct MockHost {
@@ -45,7 +45,8 @@ pub(crate) struct MockHost {
     pub executed: Vec<LocalOp>,
     /// The WQEs that `take_recv` returns.
     pub recvs: VecDeque<Fetch<RecvWr>>,
-    /// Makes `take_recv` fail: the shared receive queue is in error.
+    /// Whether the shared receive queue is in error: then `take_recv` fails, and `has_named_queue`
+    /// returns `false`.
     pub srq_broken: bool,
     /// The receive slots that were released, in order.
     pub released: Vec<RecvSlot>,
@@ -53,7 +54,8 @@ pub(crate) struct MockHost {
     pub recv_buffers: Vec<Vec<u8>>,
     /// Status with which `scatter_recv` fails.
     pub recv_fault: Option<WcStatus>,
-    /// No local buffer is resident at the moment.
+    /// Whether the send and receive buffers are not resident: then scattering to them must be
+    /// retried.
     pub absent: bool,
     /// The payload of the current packet.
     pub payload: Vec<u8>,
@@ -92,7 +94,7 @@ impl MockHost {
             recv_fault: None,
             absent: false,
             payload: Vec::new(),
-            memory: vec![0; MEMORY],
+            memory: vec![0; MEMORY_LEN],
             access_fault: None,
             invalidated: Vec::new(),
             flushed: Vec::new(),
@@ -109,7 +111,7 @@ impl MockHost {
         self.post_send_with(op, payload, |_| ())
     }
 
-    /// Posts a send request that `change` has modified.
+    /// Posts the request of [`Self::post_send`] after `change` has modified it.
     pub(crate) fn post_send_with(
         &mut self,
         op: SendOp,
@@ -156,10 +158,12 @@ impl MockHost {
         self.counts.iter().filter(|count| **count == what).count()
     }
 
-    fn reside(&self) -> Result<(), ScatterFault> {
+    /// Checks that the send and receive buffers are resident.
+    fn check_resident(&self) -> Result<(), ScatterFault> {
         (!self.absent).then_some(()).ok_or(ScatterFault::Retry)
     }
 
+    /// Returns a range of the memory that peers can access.
     fn remote(&mut self, rkey: Rkey, va: u64, length: usize) -> Result<&mut [u8], AccessFault> {
         if let Some(fault) = self.access_fault {
             return Err(fault);
@@ -193,14 +197,14 @@ impl SendQueue for MockHost {
     }
 
     fn scatter_send(&mut self, slot: SendSlot, offset: u32) -> Result<(), ScatterFault> {
-        self.reside()?;
+        self.check_resident()?;
         self.send_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.send_buffers[slot.0 as usize];
         scatter(buffer, offset as usize, &self.payload)
     }
 
     fn scatter_atomic(&mut self, slot: SendSlot, original: u64) -> Result<(), ScatterFault> {
-        self.reside()?;
+        self.check_resident()?;
         self.send_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.send_buffers[slot.0 as usize];
         scatter(buffer, 0, &original.to_ne_bytes())
@@ -238,7 +242,7 @@ impl RecvQueue for MockHost {
     }
 
     fn scatter_recv(&mut self, slot: RecvSlot, offset: u32) -> Result<(), ScatterFault> {
-        self.reside()?;
+        self.check_resident()?;
         self.recv_fault.map_or(Ok(()), Err)?;
         let buffer = &mut self.recv_buffers[slot.0 as usize];
         scatter(buffer, offset as usize, &self.payload)
@@ -320,7 +324,8 @@ impl Completions for MockHost {
 /// The type of QP that the tests use.
 pub(crate) type TestQp = Qp<Vec<SendWqe>, Vec<Replay>>;
 
-/// Creates a QP in RESET whose window holds `window` WQEs and which remembers 16 answers.
+/// Creates a QP in RESET. Its requester processes up to `window` WQEs at a time, and its responder
+/// remembers up to 16 answers.
 pub(crate) fn qp(kind: QpKind, window: usize) -> TestQp {
     let config = Config {
         kind,

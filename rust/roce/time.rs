@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Time as the engine sees it: nanoseconds of a monotonic clock, which the host reads.
+//! Time in the protocol engine. The engine has no clock: its host (the driver, or a test) reads a
+//! monotonic clock and passes the time to the engine.
 
-/// A point of the host's monotonic clock, in nanoseconds.
+/// A time of the host's monotonic clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub u64);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests as the engine sees them: the host has copied them out of the ring and validated
-//! them.
+//! Work requests as the host passes them to the engine: the host has copied them out of the ring
+//! and validated them.
 
 use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
@@ -13,10 +13,10 @@ pub struct SendSlot(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvSlot(pub u32);
 
-/// Part of a SEND after its payload.
+/// What a SEND carries besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
-    /// The SEND carries nothing else.
+    /// Nothing.
     Plain,
     /// Immediate data.
     Imm(Imm),
@@ -54,7 +54,8 @@ pub enum LocalOp {
     BindMw,
 }
 
-/// An operation on one 8-byte word of the responder's memory, atomic there.
+/// An operation on one 8-byte word of the responder's memory, which the responder executes
+/// atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Stores `swap` if the old value equals `compare`.
@@ -81,7 +82,7 @@ pub struct FlushKind {
 }
 
 impl FlushKind {
-    /// Placement bit: makes the data visible to all of the responder's host.
+    /// Placement bit: makes the data visible to all CPUs and devices of the responder's host.
     pub const GLOBAL: u8 = 1;
     /// Placement bit: makes the data durable.
     pub const PERSISTENT: u8 = 2;
@@ -120,7 +121,8 @@ pub struct SendWr {
     /// Message length in bytes: the sum of the SGEs, or the length of the inline payload. At most
     /// 2³¹.
     pub length: u32,
-    /// The work request completes also if it succeeds (`IB_SEND_SIGNALED`).
+    /// If the work request succeeds, it has a completion, too (`IB_SEND_SIGNALED`). If it fails, it
+    /// always has one.
     pub signaled: bool,
     /// The peer's completion is a solicited one (`IB_SEND_SOLICITED`).
     pub solicited: bool,

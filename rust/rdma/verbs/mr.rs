@@ -234,8 +234,9 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     make().unwrap_or_else(|error: Error| error.to_ptr())
 }
 
-/// Implements `map_mr_sg` of `struct ib_device_ops`: lists the pages or pieces for the next fast
-/// registration. Any context.
+/// Implements `map_mr_sg` of `struct ib_device_ops`: stores the list of pages, or for a region with
+/// gaps (`IB_MR_TYPE_SG_GAPS`) of pieces of any size, that the next fast registration uses. Any
+/// context.
 ///
 /// # Safety
 ///
@@ -401,8 +402,8 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
 unsafe fn is_creation_undone(base: *const bindings::ib_mr) -> bool {
     // SAFETY: The caller guarantees that `base` is a region that is not yet destroyed.
     let kind = unsafe { (*base).type_ };
-    // In regions of other types in-kernel consumers use the same bytes to link the region in a
-    // list.
+    // The field `uobject` is in a union. In regions of other types in-kernel consumers use its
+    // bytes to link the region in a list.
     if !matches!(
         kind,
         bindings::ib_mr_type_IB_MR_TYPE_USER | bindings::ib_mr_type_IB_MR_TYPE_DM

@@ -13,10 +13,10 @@ use crate::{
 /// The type of a memory window (IBTA 1.x §10.6.7.2; `enum ib_mw_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwKind {
-    /// A window that a verb binds. All QPs of its protection domain may use it.
+    /// A window that a verb binds. Peers access it through any QP of its protection domain.
     Type1,
-    /// A window that a work request binds. Only the QP that executed the request may use it. The
-    /// window's owner chooses the low byte of the key.
+    /// A window that a work request binds. Peers access it only through the QP that executed the
+    /// work request. The window's owner chooses the low byte of the key.
     Type2B,
 }
 

@@ -111,11 +111,11 @@ impl Udata<'_> {
     }
 }
 
-/// Refuses a request ([`Udata::refuse_request`]) and sends an empty response, for calls in which
-/// the driver exchanges no data with the library.
+/// Checks that a call carries no driver data: refuses a request that contains anything but zeros
+/// ([`Udata::refuse_request`]), and fills the response buffer with zeros.
 ///
 /// Must not be used for destructions. uverbs undoes a creation by a destruction with the creation's
-/// payload (`rdma_alloc_abort_uobject()`, rdma_core.c). The process may have changed the payload
+/// driver data (`rdma_alloc_abort_uobject()`, rdma_core.c). The process may have changed these data
 /// since, and uverbs warns if the destruction fails.
 ///
 /// # Errors
@@ -134,13 +134,14 @@ pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
     Ok(())
 }
 
-/// Refuses a payload by its lengths alone, for operations during which ib_core holds a lock or a
-/// reference that other threads wait for. A read of the process's memory could sleep for any time,
-/// since a file system in user space, or a userfaultfd, may delay the page fault.
+/// Refuses driver data by their lengths alone, for operations during which ib_core holds a lock or
+/// a reference that other threads wait for. A read of the process's memory could sleep for any
+/// time, since a file system in user space, or a userfaultfd, may delay the page fault.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for any payload, also for one of zeros.
+/// `EOPNOTSUPP` unless the request and the response buffer have no bytes. A request of zeros is
+/// refused, too.
 ///
 /// # Safety
 ///
@@ -213,7 +214,7 @@ impl<P: Provider> UserCall<'_, P> {
     }
 }
 
-/// A call of a process that resizes one of its rings.
+/// A call by which a process resizes one of its rings.
 pub struct RingChange<'a, P: Provider> {
     call: &'a UserCall<'a, P>,
     /// Address to which the location of the new ring is written, or `None` if it is in the

@@ -40,7 +40,7 @@ use replay::{Number, Pending, Ring, Sent};
 ///
 /// # Invariants
 ///
-/// A pending record of `ring` has a PSN before that of `answer`, unless this is for a duplicate.
+/// A pending record of `ring` has an earlier PSN than `answer`, unless `answer` is for a duplicate.
 #[derive(Debug)]
 pub struct Responder<R: Slots<Replay>> {
     /// PSN of the next request packet.
@@ -55,6 +55,7 @@ pub struct Responder<R: Slots<Replay>> {
     held: Option<Held>,
     order: Order,
     answer: Answer,
+    /// The records of READs, atomics, ATOMIC WRITEs and FLUSHes, with their pending answers.
     ring: Ring<R>,
     /// Data to undo the last poll with, if the host drops the packet.
     undo: Undo,
@@ -72,12 +73,12 @@ struct Held {
     srqn: Option<Srqn>,
 }
 
-/// Whether a NAK has told the peer to resend.
+/// Whether a NAK has told the peer to send the expected packet again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// No NAK was sent. The next packet ahead of the expected PSN is answered with a NAK.
+    /// No NAK was sent for the expected packet. A packet ahead of it causes a NAK.
     Kept,
-    /// A NAK is due or was sent. More packets ahead of the expected one are just dropped.
+    /// A NAK for the expected packet is due or was sent. Packets ahead of it are just dropped.
     Awaited,
 }
 
@@ -92,9 +93,9 @@ enum Answer {
     Missing {
         /// PSN of the newest packet that was dropped because of the gap.
         newest: Psn,
-        /// PSN of an acknowledgment to send before the NAK. If a third party's packet was dropped,
-        /// the NAK names a packet that the peer hasn't sent, which the peer ignores. This is never
-        /// the PSN of a READ or an atomic, since the response to that acknowledges it.
+        /// PSN of an acknowledgment to send before the NAK, because the peer may ignore the NAK: if
+        /// the dropped packet was forged, the NAK has a PSN that the peer hasn't sent. `due` is
+        /// never the PSN of a READ or an atomic, since the response to that acknowledges it.
         due: Option<Psn>,
     },
     /// RNR NAK: no receive WQE was in the QP's queue, or in the shared queue with this number.
@@ -228,10 +229,9 @@ impl<R: Slots<Replay>> Responder<R> {
         self.expected
     }
 
-    /// Processes a request packet whose service fits the QP.
-    ///
-    /// After `Fatal`, the held receive WQE has completed in error, or an event was raised if no WQE
-    /// was held. The NAK waits for [`Self::poll_transmit`].
+    /// Processes a request packet whose service fits the QP. After `Fatal`, the held receive WQE
+    /// has completed in error, or an event was raised if no WQE was held. The NAK waits for
+    /// [`Self::poll_transmit`].
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         packet: &Packet,
@@ -275,7 +275,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.undo = Undo::Nothing;
     }
 
-    /// Flushes posted receives in ERR, one per step. Returns whether no step was left.
+    /// Flushes posted receives in ERR, one per step. Returns whether the steps ran out first.
     pub(crate) fn flush_recv<H: Host>(
         &mut self,
         context: &Context,
@@ -291,7 +291,7 @@ impl<R: Slots<Replay>> Responder<R> {
         true
     }
 
-    /// Enters RESET: clears all state. A held receive WQE is given back without a completion.
+    /// Enters RESET: clears all state but `position`. A held receive WQE gets no completion.
     pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
         if let Some(held) = self.held.take() {
             host.release_recv(held.wr.slot);
@@ -312,7 +312,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.unheard = 0;
     }
 
-    /// Returns the position of `psn`, which lies before the expected PSN.
+    /// Returns the position of `psn`, which lies before the expected PSN; `None` if it is negative.
     fn position_of(&self, psn: Psn) -> Option<u64> {
         self.position
             .checked_sub(u64::from(self.expected.ahead_of(psn)))
@@ -376,7 +376,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// Drops the packet `psn`, which is ahead of the expected one. One NAK tells the peer to resend
-    /// (§9.7.5.2.8). The NAK isn't sent if all dropped packets arrive again before it is polled.
+    /// (§9.7.5.2.8), unless all dropped packets arrive again before the host polls the NAK.
     fn report_missing<H: Host>(&mut self, psn: Psn, host: &mut H) {
         host.count(Count::OutOfSeqRequest);
         let is_first = self.order == Order::Kept;
@@ -461,8 +461,8 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Processes a packet of an unreliable connection. A packet that can't be carried out is
     /// dropped with the rest of its message (§9.8.2). A message that is too long leaves its
-    /// receive WQE to the next one (§9.9.3, class D). A packet whose memory isn't resident
-    /// changes nothing: if it isn't the next packet to arrive again, there is a gap.
+    /// receive WQE to the next message (§9.9.3, class D). A packet whose memory isn't resident
+    /// changes nothing: the host passes it again, or else the next packet finds a gap.
     fn handle_unreliable<H: Host>(
         &mut self,
         packet: &Packet,
@@ -617,7 +617,7 @@ fn event(code: NakCode) -> Event {
     }
 }
 
-/// Returns whether the ring keeps the answer to this request, which covers earlier requests too.
+/// Returns whether the ring keeps the answer. Such an answer also acknowledges earlier requests.
 fn is_recorded(body: &Body) -> bool {
     !matches!(body, Body::Send(_) | Body::Write(_))
 }

@@ -147,7 +147,11 @@ impl Pattern {
     }
 }
 
-/// Sets `place`, which must be empty.
+/// Stores `fields` in `place`, also if `place` has a value already.
+///
+/// # Errors
+///
+/// Returns [`RuleFault::Invalid`] if `place` had a value.
 fn put<T>(place: &mut Option<T>, fields: T) -> Result<(), RuleFault> {
     match place.replace(fields) {
         None => Ok(()),

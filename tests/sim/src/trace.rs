@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The history of a run: a hash, which must be equal for two runs of one seed, and text on demand.
+//! The history of one simulation: a hash, which must be equal for two simulations of one seed, and
+//! text that is printed if the user asks for it (`--trace`).
 
-/// The history of one run.
+/// The history of one simulation.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
+    /// Whether to print the text.
     pub(crate) print: bool,
 }
 
@@ -21,10 +23,12 @@ impl Trace {
         self.hash
     }
 
+    /// Adds a number to the hash.
     pub(crate) fn mix(&mut self, word: u64) {
         self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
+    /// Adds bytes to the hash.
     pub(crate) fn mix_bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -33,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// Prints a line in trace mode. The text is created only then.
+    /// If `print` is set, prints a line with the time `now` (nanoseconds) and the result of `text`.
     pub(crate) fn line(&self, now: u64, text: impl FnOnce() -> String) {
         if self.print {
             println!("{:>8}.{:03} us  {}", now / 1000, now % 1000, text());

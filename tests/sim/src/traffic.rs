@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets between the ends, and the messages that the applications post.
+//! The packets between the two ends (QPs) of each connection, and the messages that the simulated
+//! applications post.
 
 use roce::host::AccessFault;
 use roce::qp::{QpKind, QpState, TransmitFault};
@@ -22,11 +23,12 @@ use crate::world::{Check, World, LONGEST_PAUSE};
 /// Maximum number of packets that one end sends before other events are processed.
 const BURST: u32 = 48;
 
-/// Number of nanoseconds until an end continues that stopped at its limits.
-const BREATH: u64 = 2_000;
+/// Number of nanoseconds until an end continues after it has sent [`BURST`] packets.
+const RESUME_DELAY: u64 = 2_000;
 
 impl World {
-    /// Polls the engine for packets, and sets its timer.
+    /// Polls the engine for packets until it has none or [`BURST`] were sent, and sends them over
+    /// the network. Then sets the engine's timer, or has the engine polled later.
     pub(crate) fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
             let side = &self.ends[end].side;
@@ -45,19 +47,20 @@ impl World {
             let polled = polled.map(|(_, transmit)| transmit);
             match polled {
                 None => return Ok(()),
-                Some(None) => return self.rest(end),
+                Some(None) => return self.finish_turn(end),
                 // This call overflowed the CQ and thereby ended the connection.
                 Some(Some(_)) if self.ends[end].side.breaks_from(state) => {}
                 Some(Some(transmit)) => self.transmit(end, transmit)?,
             }
         }
         let _ = self.call(end, &[], |qp, _, _| qp.begin_run());
-        self.poll_later(end, BREATH);
+        self.poll_later(end, RESUME_DELAY);
         Ok(())
     }
 
-    /// Checks the state when the engine has nothing more to send now.
-    fn rest(&mut self, end: usize) -> Check {
+    /// Checks that the engine owes no packet although it has nothing more to send now, and sets the
+    /// engine's timer.
+    fn finish_turn(&mut self, end: usize) -> Check {
         let now = self.now;
         let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());
         let idle = due.is_none_or(|due| due.0 > now);
@@ -82,8 +85,7 @@ impl World {
             let carried = side.messages[side.retired..]
                 .iter()
                 .any(|message| message.wants_response() && message.first < tx.cursor);
-            // After the last of all posted messages nothing waits for an acknowledgment of
-            // unsignaled ones.
+            // If the last posted message is unsignaled, nothing waits for its acknowledgment.
             let lingers = rto != 0
                 && tx.drain_at.is_none()
                 && side.taken == side.messages.len()
@@ -110,7 +112,10 @@ impl World {
         let Some(due) = due else {
             return Ok(());
         };
-        let at = due.0.max(now + 1).max(if idle { 0 } else { now + BREATH });
+        let at = due
+            .0
+            .max(now + 1)
+            .max(if idle { 0 } else { now + RESUME_DELAY });
         let end_of = &mut self.ends[end];
         if end_of.timer_at.is_none_or(|set| set > at || set <= now) {
             end_of.timer_at = Some(at);
@@ -130,7 +135,7 @@ impl World {
         self.turn(end)
     }
 
-    /// Polls the engine now, or a little later.
+    /// Polls the engine now, or after a random delay of less than `swarm.laziness` nanoseconds.
     pub(crate) fn soon(&mut self, end: usize) -> Check {
         match self.swarm.laziness {
             0 => self.turn(end),
@@ -170,7 +175,7 @@ impl World {
             (right, left)
         };
         // A pause delays a packet that the timer decided to send.
-        let slack = self.swarm.laziness + 2 * BREATH + this.side.pause;
+        let slack = self.swarm.laziness + 2 * RESUME_DELAY + this.side.pause;
         let dropped = !this.side.unreliable && self.rng.chance(self.weather.no_memory);
         let undo = dropped.then(|| this.side.rx.clone());
         let connected = this.side.epoch == peer.side.epoch;
@@ -182,7 +187,7 @@ impl World {
         } else if connected {
             answers::response(&mut this.side, &peer.side, &transmit)
         } else {
-            // The peer is gone, so the content of the response doesn't matter.
+            // The connection has ended at the peer, so the content of the response doesn't matter.
             this.side.rx.owes = None;
             if matches!(packet.body, Body::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }))
             {
@@ -206,7 +211,7 @@ impl World {
             )
         })?;
         if let Some(undo) = undo {
-            self.drop_at_home(end, &transmit, undo);
+            self.drop_in_host(end, &transmit, undo);
             return Ok(());
         }
         self.ends[end].side.paused.1 = 0;
@@ -215,8 +220,8 @@ impl World {
     }
 
     /// Drops a packet in the sender's host, and tells the engine. `undo` is the oracle's state
-    /// before it saw the packet.
-    fn drop_at_home(&mut self, end: usize, transmit: &Transmit, undo: Rx) {
+    /// before the oracle saw the packet.
+    fn drop_in_host(&mut self, end: usize, transmit: &Transmit, undo: Rx) {
         self.stats.no_memory += 1;
         self.lost(end, "no memory");
         self.call(end, &[], |qp, now, _| qp.transmit_dropped(now, transmit));
@@ -232,7 +237,7 @@ impl World {
         side.pause = side.pause.max(2 * pause);
     }
 
-    /// Returns the payload of a packet, as the host reads it.
+    /// Returns the payload of a packet, which the host reads from the memory of the sender's node.
     fn gather(&self, end: usize, transmit: &Transmit) -> Result<Vec<u8>, TransmitFault> {
         let side = &self.ends[end].side;
         let len = transmit.packet.payload_len;
@@ -271,7 +276,8 @@ impl World {
             let ext = rx.numbering.ext(transmit.packet.bth.psn, rx.epsn);
             let broken = this.qp.as_ref().map(|qp| qp.state()) == Some(QpState::Err);
             match ext {
-                // An answer that was sent before may be refused without breaking the QP.
+                // If the peer requests an answer again, the responder may refuse it without
+                // breaking the QP.
                 Some(ext) if !broken => rx.unreadable.push(ext),
                 Some(ext) if fault != AccessFault::Retry => {
                     this.side.state = QpState::Err;
@@ -340,7 +346,8 @@ impl World {
         self.trace.line(self.now, || format!("end {end}   {why}"));
     }
 
-    /// Delivers a datagram to its end, or to the QP that has its number now.
+    /// Delivers a datagram to its destination. A datagram of an earlier connection is lost, unless
+    /// the destination is in RESET or INIT, where the engine must drop the datagram.
     pub(crate) fn arrive(&mut self, flight: Flight) -> Check {
         self.flights -= 1;
         let end = flight.to;
@@ -442,7 +449,7 @@ impl World {
 
     /// Lets the application post receives and work requests.
     pub(crate) fn app(&mut self, end: usize) -> Check {
-        // In ERR all posts are flushed at once; a few of them suffice.
+        // In ERR the engine flushes all posts at once, so a few posts suffice.
         let broken = self.ends[end].side.state == QpState::Err;
         let open = !broken || (self.deadline.is_none() && self.rng.chance(50));
         let eager = open && self.rng.chance(self.swarm.recv_eagerness);
@@ -460,7 +467,7 @@ impl World {
         self.turn(end)
     }
 
-    /// Posts receives. After the faults have stopped, it fills the ring.
+    /// Posts a random number of receives, or fills the ring if the faults have stopped.
     fn replenish(&mut self, end: usize) {
         let side = &self.ends[end].side;
         if !side.shared && (side.state == QpState::Reset || self.ends[end].qp.is_none()) {

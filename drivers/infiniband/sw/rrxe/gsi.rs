@@ -16,8 +16,8 @@
 //! ib_core another sender of a request, a stand-in. Its address is the destination of the request,
 //! which is an address of this host and needs no look-up (`addr_resolve_neigh()`, addr.c). Its flow
 //! label is the number of the true sender ([`Senders`]), and its service level marks it as a
-//! stand-in. ib_core makes an address handle of these for the response. When the response is sent,
-//! the true sender replaces the stand-in.
+//! stand-in. For the response ib_core creates an address handle with that address, flow label and
+//! service level. When the response is sent, rrxe replaces the stand-in by the true sender.
 //!
 //! The sender of a response gets a stand-in, too: ib_core matches a response with its request
 //! without the sender's address (`rcv_has_same_gid()`, mad.c). The QP takes only responses to
@@ -25,15 +25,15 @@
 //!
 //! The administrator of a network namespace can make ib_core look up even the host's own address:
 //! by a routing rule for packets that the host sends, or by deleting the address from the local
-//! routing table. So a guest network, whose administrator is not the host's, may have only few
-//! requests in ib_cm's queue at a time, and pays for the time that ib_cm takes for them
-//! (`cm_budget.rs`). Behind each of these requests rrxe queues a request of its own, a probe
-//! (`probe.rs`). ib_cm's response to the probe shows that ib_cm has handled both. Other requests to
-//! the devices of guest networks have a low rate (`guest_limits.rs`).
+//! routing table. A guest network is a network namespace whose administrator is not the host's. It
+//! may have only few requests in ib_cm's queue at a time, and the time that ib_cm takes for them is
+//! charged to its budget (`cm_budget.rs`). Behind each of these requests rrxe queues a request of
+//! its own, a probe (`probe.rs`). ib_cm's response to the probe shows that ib_cm has handled both.
+//! Other requests to the devices of guest networks have a low rate (`guest_limits.rs`).
 //!
-//! A user can stop ib_cm's work items for any time. So a probe follows some of the other CM
-//! messages, too. The QP takes no more CM messages while too many probes are without a response
-//! (`cm_queue.rs`).
+//! A user can stop ib_cm's work items for as long as it likes: they wait for locks that a stopped
+//! thread of the user may hold. So a probe follows some of the other CM messages, too. The QP takes
+//! no more CM messages while too many probes are without a response (`cm_queue.rs`).
 //!
 //! ib_core trusts two kinds of fields in CM messages: the GUIDs of their senders, and the times for
 //! which ib_core has to wait. It gets a copy of each message, in which rrxe has replaced the GUIDs
@@ -79,14 +79,15 @@ use crate::{
     qp::{effects::RunEffects, engine::Core, Qp},
 };
 
-/// Rates of MADs that get no response.
-const FINALS: Paces = Paces {
+/// Rates of MADs that get no response: the burst, and the MADs a second.
+const ONE_WAY: Paces = Paces {
     guaranteed: Pace::new(8, 32),
     extra: Pace::new(1_024, 4_096),
     total: Pace::new(2_048, 8_192),
 };
-/// Rates of requests to this host, and of responses to requests of this host. ib_core would queue
-/// MADs that come faster than it handles them, and that queue has no limit.
+/// Rates of requests to this host, and of responses to requests of this host: the burst, and the
+/// MADs a second. ib_core queues MADs that come faster than it handles them, and its queue has no
+/// limit.
 const REQUESTS: Paces = Paces {
     guaranteed: Pace::new(8, 4),
     extra: Pace::new(512, 512),
@@ -94,19 +95,19 @@ const REQUESTS: Paces = Paces {
 };
 
 /// State of a GSI QP: the rates of MADs that it takes, its recent requests, and the MAD that it is
-/// receiving. Protected by the QP's turn lock.
+/// receiving. Protected by the QP's turn lock, the lock of its protocol engine.
 pub(crate) struct Gsi {
     /// Rate of MADs that get no response.
-    finals: Rate,
+    one_way: Rate,
     /// Rate of requests and responses.
     requests: Rate,
     /// Requests that the QP has sent recently.
     sent_requests: SentRequests,
-    /// Key by which the GUIDs of senders are replaced.
+    /// Key from which the GUIDs are computed that replace the senders' GUIDs.
     guids: Guids,
     /// The MAD that the QP is receiving, as ib_core sees it.
     pub(crate) sanitized: SanitizedMad,
-    /// The probe that follows this MAD, with the stand-in for its sender.
+    /// The probe that follows this MAD, if any, with the stand-in for the probe's sender.
     probe: Option<(StandIn, RxPacket)>,
 }
 
@@ -118,7 +119,7 @@ impl Gsi {
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            finals: Rate::new(FINALS)?,
+            one_way: Rate::new(ONE_WAY)?,
             requests: Rate::new(REQUESTS)?,
             sent_requests: SentRequests::new()?,
             guids: Guids::new(),
@@ -127,19 +128,19 @@ impl Gsi {
         })
     }
 
-    /// Checks whether the QP takes a packet. If so, numbers its sender and stores its sanitized
-    /// form. With the turn lock held.
+    /// Checks whether the QP takes a packet. If so, stores the MAD's sanitized form, with a number
+    /// for the sender, and the probe that must follow the MAD. With the turn lock held.
     ///
-    /// The caller has checked that the packet is a MAD, and that receives are posted for it and for
-    /// a probe. So a MAD that is dropped because receives are missing uses up no rate.
+    /// The caller has checked that receives are posted for the MAD and for a probe. So a MAD that
+    /// is dropped because receives are missing does not count for a rate.
     ///
     /// # Errors
     ///
     /// The counter of the drop.
     fn check(&mut self, now: Instant, device: &Device, packet: &RxPacket) -> Result<(), Counter> {
         (self.sanitized, self.probe) = (SanitizedMad::default(), None);
-        // The device goes away, and ib_core is about to free objects that its work items use: see
-        // `settle_gsi` in disassociate.rs.
+        // ib_core is disabling the device, and is about to free objects that its work items use:
+        // see `settle_gsi` in disassociate.rs.
         if device.link.check_stays().is_err() {
             return Err(Counter::DropState);
         }
@@ -152,7 +153,7 @@ impl Gsi {
         let (sender, now) = (packet.endpoints.source, nanos(now));
         let kind = header.kind();
         match kind {
-            MadKind::OneWay => admitted(self.finals.admits(sender, now))?,
+            MadKind::OneWay => admitted(self.one_way.admits(sender, now))?,
             MadKind::Response(exchange) if !self.sent_requests.has(exchange, now) => {
                 return Err(Counter::DropUnsolicited);
             }
@@ -168,7 +169,7 @@ impl Gsi {
             MadKind::Request => admitted(device.workqueues.guests.admits(sender))?,
         }
         if header.may_reach_cm() && self.probe.is_none() && device.cm_queue.count() {
-            self.probe = take_check(device, packet)?;
+            self.probe = cm_queue_probe(device, packet)?;
         }
         self.sanitized = SanitizedMad {
             stand_in: (kind != MadKind::OneWay).then(|| device.senders.remember(sender)),
@@ -241,7 +242,8 @@ impl Core {
     }
 }
 
-/// Returns whether the QP with the number `qpn` is a QP of the device of `gsi`, and has a peer.
+/// Returns whether the QP with the number `qpn` is a QP of the device of `gsi`, has a peer, and is
+/// not in ERR.
 ///
 /// A user whose `rdma_cm_id` has no QP may name any QP in a connection request (`cma_connect_ib()`,
 /// cma.c). If that QP has a connection, the peer takes the connection for stale and ends it
@@ -257,8 +259,8 @@ fn is_connected(gsi: &Qp, qpn: Qpn) -> bool {
     gsi.net.qps(qpn).with(qpn.get(), has_peer).unwrap_or(false)
 }
 
-/// Takes a request of `sender` to a device of a guest network. Returns the stand-in for the sender
-/// of the probe behind it.
+/// Counts a request of `sender` to a device of a guest network in the network's budget. Returns the
+/// stand-in for the sender of the probe behind it.
 ///
 /// # Errors
 ///
@@ -272,15 +274,18 @@ fn take_request(device: &Device, sender: Gid) -> Result<StandIn, Counter> {
     number.map(StandIn::Probe).ok_or(Counter::DropRate)
 }
 
-/// Takes a number for a probe behind a CM message, and returns the probe with the stand-in for its
-/// sender. Returns `None` if ib_cm handles no MADs of the device: then it neither responds to
-/// probes, nor queues the message. On a device of a guest network, the probe counts as a request
-/// for which the network pays.
+/// Returns the probe behind a CM message that measures ib_cm's queue (`cm_queue.rs`), with the
+/// stand-in for the probe's sender. Returns `None` if ib_cm handles no MADs of the device: then it
+/// neither responds to probes, nor queues the message. On a device of a guest network, the probe
+/// counts as a request in the network's budget.
 ///
 /// # Errors
 ///
 /// The counter of the drop.
-fn take_check(device: &Device, packet: &RxPacket) -> Result<Option<(StandIn, RxPacket)>, Counter> {
+fn cm_queue_probe(
+    device: &Device,
+    packet: &RxPacket,
+) -> Result<Option<(StandIn, RxPacket)>, Counter> {
     if !device.has_connection_management() {
         return Ok(None);
     }
@@ -313,12 +318,13 @@ fn probe_behind(
         }
         return Err(Counter::DropRate);
     };
+    // This probe measures ib_cm's queue in any case, so the next such probe is due later.
     device.cm_queue.restart();
     Ok((stand_in, probe))
 }
 
-/// Returns whether `av` is the address of a response to a probe. Ends the probe with that number if
-/// so. Any context.
+/// Returns whether `av` is the address of ib_core's response to a probe. If so, the probe has its
+/// response, and its place is freed. Any context.
 pub(crate) fn take_probe_response(device: &Device, av: &Av) -> bool {
     match StandIn::of_response(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
@@ -333,7 +339,7 @@ fn nanos(now: Instant) -> i64 {
     i64::try_from(now.0).unwrap_or(i64::MAX)
 }
 
-/// Returns the counter of the drop unless the rate admits the MAD.
+/// Converts the answer of [`Rate::admits`]: returns the counter of the drop if it is `false`.
 fn admitted(admitted: bool) -> Result<(), Counter> {
     match admitted {
         true => Ok(()),

@@ -132,7 +132,8 @@ fn rights_to_raw(rights: RemoteRights) -> u32 {
 }
 
 /// Returns the attributes that `query_qp` reports. Attributes that RoCE lacks, such as an alternate
-/// path, are zero. A PSN is zero unless `mask` (`enum ib_qp_attr_mask`) asks for it.
+/// path, are zero. A PSN is zero unless `mask` (`enum ib_qp_attr_mask`) asks for it: any user can
+/// dump the attributes by netlink, with an empty mask, and must not learn the PSNs.
 pub(crate) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     let (current, settings) = (&found.attrs, &found.attrs.settings);
     let mut attr = ib_qp_attr::zeroed();
@@ -165,7 +166,7 @@ pub(crate) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     attr
 }
 
-/// Converts the capacities of C.
+/// Converts the capacities in a C structure.
 pub(crate) fn read_cap(raw: &bindings::ib_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: raw.max_send_wr,

@@ -75,10 +75,10 @@ pub(crate) struct Link {
     deadline: Mutex<Option<Deadline>>,
     /// Whether the link counts as a user of `context`.
     open: Atomic<bool>,
-    /// Whether ib_core is taking the device away from its users.
+    /// Whether ib_core is disabling the device, to unregister it or to move it between namespaces.
     leaving: Atomic<bool>,
     /// Whether the flush of processes' QPs has ended, completed or not. An atomic of `core`, since
-    /// each run reads it, and the atomics of the `kernel` crate are calls of C functions.
+    /// each run of a QP's engine reads it, and the `kernel` crate's atomics call C functions.
     flushed: AtomicBool,
     /// Whether the port was active when the notifier was last called.
     active: Atomic<bool>,
@@ -155,11 +155,11 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace. There, network devices have
-    /// other indexes, which the namespace's administrator chooses. ib_core keeps no address that is
-    /// refused, and raises no event for it (`__ib_cache_gid_add()`,
-    /// drivers/infiniband/core/cache.c). So that administrator can neither fill the GID table, nor
-    /// fill the memory with events that other processes don't read.
+    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace: an index there may be that of
+    /// another network device here. ib_core keeps no address that is refused, and raises no event
+    /// for it (`__ib_cache_gid_add()`, drivers/infiniband/core/cache.c). So the other namespace's
+    /// administrator can neither fill the GID table, nor fill the memory with events that processes
+    /// of this namespace don't read.
     pub(crate) fn add_gid(&self, gid: Gid, place: GidNetdev<'_>) -> Result {
         if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
@@ -243,8 +243,8 @@ impl Link {
         }
     }
 
-    /// Returns the VLAN of the network device that has the address `gid`, to which the packet is
-    /// addressed; `None` if that is no VLAN device. Any context but hard interrupts.
+    /// Returns the VLAN of the network device with the address `gid`, the destination of a packet
+    /// that came in by `ingress`; `None` if it is no VLAN device. Any context but hard interrupts.
     pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
         let netdev_index = self
             .context
@@ -264,7 +264,7 @@ impl Link {
         self.has_source(&av).then_some(av).ok_or(EINVAL)
     }
 
-    /// Returns the work queues that run QPs for which no system call and no packet causes a run.
+    /// Returns the module's work queues.
     pub(crate) fn workqueues(&self) -> &Arc<Workqueues> {
         &self.links.workqueues
     }
@@ -285,13 +285,13 @@ impl Link {
         }
     }
 
-    /// Resets the link's state before ib_core gives the device to users. Process context.
+    /// Resets the link's state when ib_core enables the device. Process context.
     pub(crate) fn enable(&self) {
         self.leaving.store(false, ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
-        // ib_core lets no caller count a device that it moves to another namespace. So
-        // `netdev_event` may have failed to unregister it. The device can be counted from here on,
-        // before the code below looks for the network device.
+        // ib_core lets no caller take a reference to a device that it moves to another namespace.
+        // So `netdev_event` may have got none, and not unregistered the device. From here on it can
+        // get one. The code below reads `netdev` after that.
         smp_mb();
         if self.netdev().is_none() {
             self.unregister_later();
@@ -306,13 +306,13 @@ impl Link {
         }
     }
 
-    /// Notes that ib_core is taking the device away from its users.
+    /// Notes that ib_core is disabling the device.
     pub(crate) fn note_leaving(&self) {
         self.leaving.store(true, ordering::Relaxed);
     }
 
-    /// Notes that the flush of processes' QPs has ended, completed or not: from now on they run no
-    /// more.
+    /// Notes that the flush of processes' QPs has ended, completed or not. From now on these QPs
+    /// run no more.
     pub(crate) fn note_flushed(&self) {
         self.flushed.store(true, Ordering::Relaxed);
     }
@@ -324,11 +324,11 @@ impl Link {
         self.flushed.load(Ordering::Relaxed)
     }
 
-    /// Checks whether a process's call may go on: unregistration waits for the call. Any context.
+    /// Checks whether a process's call, for which an unregistration waits, may go on. Any context.
     ///
     /// # Errors
     ///
-    /// `EIO` if the device is being taken away. Later calls of the process fail with `EIO`, too.
+    /// `EIO` if ib_core is disabling the device. Later calls of the process fail with `EIO`, too.
     pub(crate) fn check_stays(&self) -> Result {
         match self.leaving.load(ordering::Relaxed) {
             true => Err(EIO),
@@ -336,15 +336,15 @@ impl Link {
         }
     }
 
-    /// Stores whether the port is active, and counts the times that it ceased to be.
+    /// Stores whether the port is active, and counts the times that it ceased to be active.
     fn cache_state(&self, active: bool) {
         if self.active.xchg(active, ordering::Relaxed) && !active {
             self.downs.add(1, ordering::Relaxed);
         }
     }
 
-    /// Stores the speed, in megabits a second. Returns whether it differs from the last one; an
-    /// unknown speed does not.
+    /// Stores the speed, in megabits a second. Returns whether it differs from the last known one;
+    /// `false` if the speed is unknown (`None`).
     pub(crate) fn note_speed(&self, speed: Option<u32>) -> bool {
         match speed {
             Some(speed) => self.speed.xchg(speed, ordering::Relaxed) != speed,
@@ -438,7 +438,8 @@ impl Links {
         }
         while let Some(link) = self.find(&wanted) {
             link.device.unregister();
-            // `Rrxe::disable`, the last operation on the device, has closed the link already.
+            // For a device that was never registered: `Rrxe::disable`, the last operation on any
+            // other, has closed the link.
             link.close();
             self.remove(&link);
         }
@@ -469,7 +470,7 @@ impl Links {
     }
 
     /// Creates and registers a device named `name` on `netdev` in the namespace `net`. The caller
-    /// has acquired `context` for the device; on failure it is released.
+    /// has acquired `context` for the device. On failure this function releases it.
     fn add(
         self: &Arc<Self>,
         name: &CStr,
@@ -533,6 +534,7 @@ struct LinkType(Arc<Links>);
 impl LinkHandler for LinkType {
     fn new_link(&self, name: &CStr, netdev: Netdev) -> Result {
         let links = &self.0;
+        // Removes the links whose devices ib_core has unregistered.
         links.unregister(|link| !link.open.load(ordering::Relaxed));
         links.check(&netdev)?;
         // `net` keeps the namespace from ending before this function returns. So `net_exit` finds
@@ -543,8 +545,8 @@ impl LinkHandler for LinkType {
         // The network device may have gone away or changed its namespace before the notifier could
         // find the link.
         let moved = !netdev.is_registered() || netdev.net_id() != net.id();
-        // The network device may also have left and come back. The notifier has cleared the link's
-        // slot then if it found the link.
+        // The network device may also have left the namespace and come back. If the notifier found
+        // the link then, it has cleared the link's slot.
         if moved || link.netdev().is_none() || netdev.index() != link.netdev_index {
             link.device.unregister();
             return Err(ENODEV);
@@ -569,8 +571,8 @@ impl netdev::Observer for Links {
             netdev::Event::Unregister => {
                 link.netdev.clear();
                 link.flows.close();
-                // Pairs with the barrier in `Link::enable`: either this call can count the device,
-                // or `enable` finds no network device.
+                // Pairs with the barrier in `Link::enable`: either this call can take a reference
+                // to the device, or `enable` finds no network device.
                 smp_mb();
                 link.unregister_later();
             }
@@ -594,9 +596,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Registers the link type, so that users can create devices. `workqueues` run the QPs for
-    /// which no system call and no packet causes a run. Processes may share XRC domains and QPs of
-    /// these devices if `shares_xrcds` is set.
+    /// Registers the link type, so that users can create devices. All devices use `workqueues`.
+    /// Processes may share XRC domains and QPs of these devices if `shares_xrcds` is set.
     ///
     /// # Errors
     ///
@@ -625,10 +626,10 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // First no device can be added, then the devices go, then the module's callbacks.
-        // `unregister_netdevice_notifier()` (net/core/dev.c) reports the end of all network devices
-        // to the notifier. QPs need the network devices until then, to leave groups and to tell
-        // their peers of their end.
+        // Users must be unable to add devices before the devices are unregistered. The devices must
+        // be unregistered before the notifier: `unregister_netdevice_notifier()` (net/core/dev.c)
+        // reports the end of all network devices to the notifier, and QPs that end need these, to
+        // leave groups and to send to their peers.
         self.link_type = None;
         self.links.unregister(|_| true);
         self.notifier = None;

@@ -6,13 +6,14 @@
 //! The process makes the doorbell call from then on, and a thread of `rrxe_deferred` serves the
 //! doorbells rung so far. The timer does not serve them: in softirq the work would be accounted to
 //! no process. The pollers do not serve them either: the page would have to wait behind all polled
-//! pages of other processes, of which there may be any number, and it would first have to pay its
-//! deficit. A user occupies few threads of `rrxe_deferred` at a time ([`ThreadPermit`]).
+//! pages of other processes, of which there may be any number, and it would first have to skip
+//! slices for its deficit (`fairness.rs`). A user occupies few threads of `rrxe_deferred` at a time
+//! ([`ThreadPermit`]).
 //!
 //! The timers' own CPU time is accounted to no process. So while no doorbell of a page rings and
-//! its poller makes no pass, the period of its watchdog grows with the time for which nothing was
-//! posted. When a doorbell rings then, the watchdog detects it after at most that time, and after
-//! at most [`MAX_PERIOD`].
+//! its poller does not read the page, the period of its watchdog grows with the time for which
+//! nothing was posted. A doorbell that rings then may wait for a poller without CPU time until the
+//! period ends: for as long as nothing was posted before, and for [`MAX_PERIOD`] at most.
 
 use kernel::{
     prelude::*,
@@ -68,8 +69,9 @@ impl WorkItem<1> for Doorbells {
 }
 
 impl Doorbells {
-    /// Checks whether the poller makes passes, and ends polling if it makes none while doorbells
-    /// ring. Returns the time until the next check, or `None` if the page is not polled. Softirq.
+    /// Checks whether the poller makes passes (reads the page), and ends polling if it makes none
+    /// while doorbells ring. Returns the time until the next check, or `None` if the page is not
+    /// polled, or no longer so. Softirq.
     fn watchdog(self: &Arc<Self>) -> Option<Delta> {
         let soon = self.workqueues.watchdog;
         let passes = self.passes.load(Relaxed);
@@ -105,7 +107,7 @@ impl Doorbells {
         Waiter::Page(self.clone()).begin();
     }
 
-    /// Queues the item that serves the last doorbells of a page that was given a thread. Any
+    /// Queues the item that serves the last doorbells of a page that has got its thread permit. Any
     /// context.
     pub(crate) fn enqueue_last(this: Arc<Self>) {
         let workqueues = this.workqueues.clone();

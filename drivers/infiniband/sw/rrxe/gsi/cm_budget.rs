@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The budget of ib_cm's time that a guest network has: a network namespace whose administrator is
-//! not the host's.
+//! The budget of ib_cm's time that each guest network has. A guest network is a network namespace
+//! whose administrator is not the host's.
 //!
 //! Such an administrator decides how long ib_cm takes for a request. ib_core looks up the host's
 //! own address: twice for some requests, and once for the probe behind a request. It sleeps for at
@@ -9,24 +9,27 @@
 //! depends on the network's routing rules. Meanwhile the requests of all networks that the same CPU
 //! has queued wait (`ib_cm_init()`, cm.c).
 //!
-//! So a network may have [`MAX_PENDING`] requests in ib_cm's queue, and pays for the time of each
-//! request: twice the time for the first [`CHEAP_TIME`], and five times the time for the rest. So
-//! the network has half of a CPU's time for quick requests, and little more than a fifth for slow
-//! ones, and [`BUDGET`] of it at once. While its budget is used up, its requests are dropped. The
-//! requests of other networks are in the same queue, and have budgets of their own. An address of
-//! the network's peers may have the last of the [`MAX_PENDING`] places once a second only, so that
-//! it leaves the place to other addresses. A peer with many addresses can take every place.
+//! So a network may have [`MAX_PENDING`] requests in ib_cm's queue, and pays a price for each. The
+//! price is the time after which the network's budget has recovered: [`CHEAP_PRICE`] times the
+//! first [`CHEAP_TIME`] that ib_cm took for the request, and [`PRICE`] times the rest. So the
+//! network has half of a CPU's time for quick requests, and little more than a fifth for slow ones.
+//! It may spend [`BUDGET`] at once. While the budget is used up, the network's requests are
+//! dropped. The requests of other networks are in the same queue, and have budgets of their own.
 //!
-//! ib_cm has handled a request when it responds to the probe behind it. The time charged for a
-//! request ends then. It begins when the request was taken, or when the same CPU responded to the
-//! previous probe, whichever is later. So the time that ib_cm took for requests of other networks
-//! is left out, if it has responded to their probes. Other causes of delay are not known here:
-//! requests without responses, and users who stop ib_cm's thread. So a network pays for at most
-//! [`MAX_CHARGE`] of a request. A network that has made no request recently has that much.
+//! One address of a peer may take the last of the [`MAX_PENDING`] places only once a second. So
+//! the place is left to other addresses. A peer with many addresses can take every place.
+//!
+//! ib_cm has handled a request when it responds to the probe behind the request. The time charged
+//! for the request ends then. It begins when the request was taken, or when the same CPU responded
+//! to the previous probe, whichever is later. So it leaves out the time that ib_cm took for other
+//! networks' requests, if ib_cm has responded to their probes. It includes delays of other causes,
+//! which rrxe does not know: requests without responses, and users who stop ib_cm's thread. So a
+//! network pays for at most [`MAX_CHARGE`] of a request. A network that has made no request
+//! recently has a budget for that much.
 //!
 //! A probe may get no response: memory may be short, the address may not be found, or ib_cm may be
 //! stopped. So a network whose requests have no responses may make further requests, each after
-//! twice the time.
+//! twice the time that the one before had to wait.
 
 use kernel::prelude::*;
 use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
@@ -47,17 +50,17 @@ const LIFETIME: i64 = 600_000_000_000;
 /// Time between [`MAX_PENDING`] requests without responses and a further one, in nanoseconds.
 /// Doubled for each further one.
 const FURTHER_DELAY: i64 = 16_000_000_000;
-/// First part of the time for each request, which costs less, in nanoseconds. On a busy host each
-/// request takes as long.
+/// Length of the first part of each request's time, in nanoseconds. This part has a lower price,
+/// because on a busy host any request takes as long.
 const CHEAP_TIME: i64 = 200_000_000;
-/// Price of that part: the time until a network has recovered the budget for it, as a multiple of
-/// the part.
+/// Price of the first part of a request's time: the time until a network has recovered the budget
+/// for the part, as a multiple of the part.
 const CHEAP_PRICE: i64 = 2;
 /// Maximum time that a network pays for a request, in nanoseconds: ib_core sleeps in two look-ups
 /// for the request, and in one for the probe.
 const MAX_CHARGE: i64 = 3_000_000_000;
-/// Price of the rest of a request's time: the time until a network has recovered the budget for it,
-/// as a multiple of the rest.
+/// Price of the rest of a request's time: the time until a network has recovered the budget for
+/// the rest, as a multiple of the rest.
 const PRICE: i64 = 5;
 /// Size of a network's budget of ib_cm's time at [`PRICE`], in nanoseconds.
 const BUDGET: i64 = 3_000_000_000;
@@ -126,8 +129,9 @@ impl State {
         Some(probe)
     }
 
-    /// Returns whether few requests have no response, or the latest of them was taken long enough
-    /// ago.
+    /// Returns whether the network may make a request at the time `now`: fewer than
+    /// [`MAX_PENDING`] requests are without a response, and `sender` may have the last place if
+    /// only that is left; or the latest request was taken long enough ago.
     fn may_request(&mut self, sender: Gid, now: i64) -> bool {
         let requests = || self.requests.iter().flatten();
         let latest = requests().map(|request| request.since).max();
@@ -140,12 +144,12 @@ impl State {
         }
     }
 
-    /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
-    /// responded to a probe of any network before, at the time `last`.
+    /// Ends the request with the number `probe`, whose probe got its response at the time `now`.
+    /// The same CPU last responded to another probe, of any network, at the time `last`.
     fn end(&mut self, probe: u32, last: i64, now: i64) {
-        let is_its = |request: &mut Request| request.probe == probe;
+        let has_number = |request: &mut Request| request.probe == probe;
         let mut places = self.requests.iter_mut();
-        if let Some(request) = places.find_map(|place| place.take_if(is_its)) {
+        if let Some(request) = places.find_map(|place| place.take_if(has_number)) {
             self.charge(now.saturating_sub(request.since.max(last)), now);
         }
     }
@@ -194,19 +198,21 @@ impl CmBudget {
         self.state.lock().take(sender, link, now)
     }
 
-    /// Gives back a request that was taken but isn't passed to ib_core. Any context.
+    /// Forgets the request with the number `probe`, which was taken but isn't passed to ib_core.
+    /// Any context.
     pub(super) fn give_back(&self, probe: u32) {
         self.state.lock().remove(|request| request.probe == probe);
     }
 
-    /// Ends a request, whose probe got its response at the time `now`. The CPU that responded has
-    /// responded to another probe before, at the time `last`. Both are in nanoseconds. Any context.
+    /// Ends the request with the number `probe`, whose probe got its response at the time `now`.
+    /// The same CPU last responded to another probe, of any network, at the time `last`, which is
+    /// `i64::MIN` if there was none. Times are in nanoseconds. Any context.
     pub(super) fn end(&self, probe: u32, last: i64, now: i64) {
         self.state.lock().end(probe, last, now);
     }
 
-    /// Forgets the requests that a link received whose device is unregistered. ib_core keeps
-    /// nothing of it in the queue of connection management any more (`cm_remove_one()`, cm.c). Any
+    /// Forgets the requests that `link` received. ib_core has disabled the link's device. ib_core
+    /// keeps no message of a disabled device in ib_cm's queue (`cm_remove_one()`, cm.c). Any
     /// context.
     pub(crate) fn forget(&self, link: LinkId) {
         self.state.lock().remove(|request| request.link == link);

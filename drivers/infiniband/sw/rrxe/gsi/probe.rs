@@ -4,14 +4,17 @@
 //! MADs before it.
 //!
 //! A probe is a request to end a connection that does not exist (DREQ). ib_cm responds to it
-//! (`cm_dreq_handler()`, cm.c) unless memory is short. The connection would exist if its two
-//! communication IDs were those of the request. Peers choose one of a connection's IDs, and users
-//! can have ib_cm assign any value to the other, so the IDs of a probe are random.
+//! (`cm_dreq_handler()`, cm.c) unless memory is short. If some connection had the two communication
+//! IDs of the probe, the probe would end that connection. A peer chooses one of a connection's IDs,
+//! and a user can have ib_cm assign any value to the other. So the IDs of a probe are random.
 //!
 //! The queue of ib_cm handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
 //! One thread queues a request and the probe behind it, one after the other. So both are in the
-//! queue of the same CPU, unless the thread migrates in between. rrxe refuses the address handle
-//! for the response, so no packet leaves the host.
+//! queue of the same CPU, unless the thread migrates in between.
+//!
+//! ib_cm creates an address handle for its response. By the address in it, rrxe recognizes the
+//! response to a probe (`super::take_probe_response()`). rrxe then refuses to create the address
+//! handle, so no packet leaves the host.
 
 use rdma::{net::skb::TxSkb, support::random};
 use roce::wire::{

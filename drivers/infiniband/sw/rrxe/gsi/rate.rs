@@ -4,8 +4,7 @@
 //!
 //! Any user can send a MAD by connection management, from an address of this host or of another
 //! host. So the senders' addresses are hashed to buckets. Each bucket has a small guaranteed rate.
-//! Further MADs are taken at a rate of all buckets together, of which one bucket has a limited
-//! part.
+//! All buckets together share a further rate, of which one bucket may use a limited part.
 
 use kernel::prelude::*;
 use rdma::device::gid::Gid;
@@ -16,20 +15,20 @@ use super::keyed_hash::Key;
 const SECOND: i64 = 1_000_000_000;
 /// Number of hash buckets, a power of two.
 const BUCKETS: usize = 256;
-/// Time for which an address keeps its bucket, in nanoseconds. After that, two senders of one
-/// bucket get different ones.
-const KEY_LIFE: i64 = 60 * SECOND;
+/// Time for which an address keeps its bucket, in nanoseconds. Then the key of the hash changes, so
+/// two senders of one bucket most likely get different buckets.
+const KEY_LIFETIME: i64 = 60 * SECOND;
 
-/// A rate, and a burst that is admitted at once.
+/// A limit: a burst of MADs that is admitted at once, and a rate of further MADs.
 pub(super) struct Pace {
-    /// Number of events that are admitted at once.
+    /// Number of MADs that are admitted at once.
     burst: i64,
-    /// Time until one more event is admitted, in nanoseconds.
+    /// Time after which one more MAD is admitted, in nanoseconds.
     interval: i64,
 }
 
 impl Pace {
-    /// Creates a pace with a burst of `burst` events, and then `a_second` events a second.
+    /// Creates a pace with a burst of `burst` MADs, and then `a_second` MADs a second.
     pub(super) const fn new(burst: i64, a_second: i64) -> Self {
         Self {
             burst,
@@ -38,18 +37,19 @@ impl Pace {
     }
 }
 
-/// Time when the next event is on time, in nanoseconds. An earlier event uses up the burst.
+/// Time in nanoseconds before which the next MAD would exceed the rate of a [`Pace`]. A MAD that
+/// comes earlier uses up a part of the burst.
 #[derive(Clone, Copy)]
 struct Due(i64);
 
 impl Due {
-    /// Returns whether one more event is admitted at the time `now`.
+    /// Returns whether one more MAD is admitted at the time `now`.
     fn admits(&self, pace: &Pace, now: i64) -> bool {
         let early = self.0.saturating_sub(now).max(0);
         early < pace.burst.saturating_mul(pace.interval)
     }
 
-    /// Counts an event at the time `now`.
+    /// Counts a MAD at the time `now`.
     fn note(&mut self, pace: &Pace, now: i64) {
         self.0 = self.0.max(now).saturating_add(pace.interval);
     }
@@ -57,9 +57,9 @@ impl Due {
 
 /// The paces of one kind of MADs.
 pub(super) struct Paces {
-    /// Guaranteed pace of each bucket, whatever the other buckets use.
+    /// Pace of each bucket, whatever the other buckets use.
     pub(super) guaranteed: Pace,
-    /// Pace of one bucket beyond `guaranteed`, as far as `total` admits it.
+    /// Pace of one bucket beyond `guaranteed`, for MADs that `total` admits, too.
     pub(super) extra: Pace,
     /// Pace of all buckets together beyond their `guaranteed` paces.
     pub(super) total: Pace,
@@ -68,29 +68,29 @@ pub(super) struct Paces {
 /// A hash bucket: the senders with one hash.
 #[derive(Clone, Copy)]
 struct Bucket {
-    /// Use of the guaranteed pace.
+    /// Use of [`Paces::guaranteed`].
     guaranteed: Due,
-    /// Use of the pace beyond it.
+    /// Use of [`Paces::extra`].
     extra: Due,
 }
 
-/// The rate of one kind of MADs.
+/// The limits of one kind of MADs, and how much of them the senders have used.
 pub(super) struct Rate {
     /// Paces of this kind.
     paces: Paces,
-    /// Use of the pace of all buckets together.
+    /// Use of [`Paces::total`].
     total: Due,
     /// Buckets, by the hashes of the senders' addresses.
     buckets: KVVec<Bucket>,
     /// Key of the hash. Addresses of one bucket under one key have different buckets under another.
     /// The key is random, so a user cannot compute such addresses.
     key: Key,
-    /// Time when the next key is due, in nanoseconds.
+    /// Time at which a new key replaces `key`, in nanoseconds.
     key_end: i64,
 }
 
 impl Rate {
-    /// Creates a rate without events so far. Process context.
+    /// Creates the limits of a kind of which no MAD has come yet. Process context.
     ///
     /// # Errors
     ///
@@ -109,11 +109,12 @@ impl Rate {
         })
     }
 
-    /// Returns whether one more MAD of `sender` is admitted at the time `now`.
+    /// Returns whether one more MAD of `sender` is admitted at the time `now`, in nanoseconds. If
+    /// so, counts the MAD.
     pub(super) fn admits(&mut self, sender: Gid, now: i64) -> bool {
         if now >= self.key_end {
             self.key = Key::new();
-            self.key_end = now.saturating_add(KEY_LIFE);
+            self.key_end = now.saturating_add(KEY_LIFETIME);
         }
         let Some(bucket) = self.buckets.get_mut(bucket_index(sender, &self.key)) else {
             return false;
@@ -127,7 +128,7 @@ impl Rate {
             bucket.guaranteed.note(guaranteed, now);
             return true;
         }
-        // If `total` refuses the MAD, the bucket's own pace isn't used up.
+        // If `total` refuses the MAD, the MAD doesn't count for the bucket either.
         let admitted = bucket.extra.admits(extra, now) && self.total.admits(total, now);
         if admitted {
             bucket.extra.note(extra, now);
@@ -247,7 +248,8 @@ mod tests {
         let one = [
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x27, 0xff, 0xfe, 0x12, 0x34, 0x56,
         ];
-        // Bits by which two addresses differ that a hash by multiplication would map to one bucket.
+        // A hash by multiplication would map both addresses to one bucket under every key, if they
+        // differ by these bits.
         for (bytes, bits) in [(&[9, 13][..], 0x5a), (&[11, 15], 1), (&[3, 7, 15], 0x80)] {
             let mut other = one;
             for (at, byte) in other.iter_mut().enumerate() {

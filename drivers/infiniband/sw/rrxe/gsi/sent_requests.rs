@@ -5,17 +5,19 @@
 //! ib_mad delivers a response to the agent whose number is in it, on any device
 //! (`find_mad_agent()`, mad.c), and delivers some responses without a request
 //! (`ib_mad_complete_recv()`, mad.c). `cm_recv_handler()` (cm.c) checks nothing but the attribute.
-//! So by a response any host could have another device's connection management take a request, and
-//! evade all limits of this device's QP.
+//! So any host could send a response with the attribute of a CM request and the number of another
+//! device's ib_cm agent. ib_cm would take this response as a CM request to that device, and no
+//! limit of this QP on CM messages would apply.
 
 use kernel::prelude::*;
 use roce::wire::mad::Exchange;
 
 /// Number of requests that are remembered.
 const REMEMBERED: usize = 256;
-/// Time for which a request is remembered, in nanoseconds. A user that waits longer repeats its
-/// request, and each segment of a longer message is acknowledged.
-const LIFE: i64 = 60_000_000_000;
+/// Time for which a request is remembered, in nanoseconds. A user that waits longer for a response
+/// sends the request again. A response of many segments may take longer, but the user acknowledges
+/// its segments by MADs that count as the request sent again (`format_ack()`, mad_rmpp.c).
+const LIFETIME: i64 = 60_000_000_000;
 
 /// A MAD request that was sent.
 #[derive(Clone, Copy)]
@@ -28,7 +30,7 @@ struct SentRequest {
 
 /// The MAD requests that a GSI QP has sent recently.
 pub(super) struct SentRequests {
-    /// Index of the oldest request.
+    /// Index at which the next request is stored. Once the ring is full, the oldest is there.
     next: usize,
     /// The requests, in a ring.
     requests: KVVec<Option<SentRequest>>,
@@ -63,11 +65,11 @@ impl SentRequests {
         self.next = self.next.wrapping_add(1) % REMEMBERED;
     }
 
-    /// Returns whether a request of this exchange was sent shortly before `now`. A request may have
-    /// any number of responses.
+    /// Returns whether a request of this exchange was sent less than [`LIFETIME`] before `now`. A
+    /// request may have any number of responses.
     pub(super) fn has(&self, exchange: Exchange, now: i64) -> bool {
         let matches = |request: &SentRequest| {
-            request.exchange == exchange && now.saturating_sub(request.at) < LIFE
+            request.exchange == exchange && now.saturating_sub(request.at) < LIFETIME
         };
         self.requests.iter().flatten().any(matches)
     }
@@ -96,10 +98,10 @@ mod tests {
         assert!(!sent.has(exchange(1)?, 5));
         sent.note(exchange(1)?, 5);
         for _ in 0..2 {
-            assert!(sent.has(exchange(1)?, LIFE + 4));
+            assert!(sent.has(exchange(1)?, LIFETIME + 4));
         }
         assert!(!sent.has(exchange(2)?, 6));
-        assert!(!sent.has(exchange(1)?, LIFE + 5));
+        assert!(!sent.has(exchange(1)?, LIFETIME + 5));
         Ok(())
     }
 
@@ -111,7 +113,7 @@ mod tests {
             sent.note(exchange(2)?, now);
         }
         assert!(sent.has(exchange(1)?, 1));
-        assert!(sent.has(exchange(2)?, LIFE + 1));
+        assert!(sent.has(exchange(2)?, LIFETIME + 1));
         Ok(())
     }
 

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits of each user and of each memory cgroup on objects, threads of work queues, advice,
-//! multicast attachments, flow steering rules, device memory, unread events and memory of waiting
-//! packets.
+//! Limits of each user and of each memory cgroup on objects, threads of work queues, advice
+//! (`ibv_advise_mr()`), multicast attachments, flow steering rules, device memory, unread events
+//! and memory of packets that wait for QPs.
 //!
 //! All users share the resources of a device, and the capacity of each is finite:
 //!
 //! - Objects of verbs. The `rdma` cgroup divides them where an administrator has set its limits.
 //!   The accounts here divide them everywhere.
-//! - Threads of two work queues. `rrxe_release` waits for the invalidations of processes' memory,
-//!   and until stopped processes let their threads end. `rrxe_deferred` runs QPs, sets the QPs of
-//!   overflowed CQs to the error state, and serves the last doorbells of pages that are no longer
-//!   polled. A work queue starts its items in the order of their arrival, so a user's part of the
-//!   time would grow with the number of the user's QPs, CQs and contexts. An object whose account
-//!   has no thread left waits in a list of the account, not in the work queue.
+//! - Threads of two work queues. A thread of `rrxe_release` waits for a moment at which the kernel
+//!   invalidates no range of a process's address space, and for the end of the driver's threads in
+//!   that process. A process that is stopped delays that end. `rrxe_deferred` runs QPs, sets the
+//!   QPs of overflowed CQs to the error state, and serves the last doorbells of pages that are no
+//!   longer polled. A work queue starts its items in the order of their arrival. So without limits
+//!   a user's part of the time would grow with the number of the user's QPs, CQs and contexts. An
+//!   object whose account has no thread left waits in a list of the account, not in the work queue.
 //! - Multicast groups. No other limit divides them: attachments are not uverbs objects, so the
 //!   `rdma` cgroup does not count them.
 //! - Flow steering rules. Each frame of the host may be matched against all rules. The `rdma`
 //!   cgroup counts a rule as any other object.
 //! - Device memory. The `rdma` cgroup counts its pieces, but not their bytes.
-//! - Memory of packets that wait for QPs, which is shared by all users of a network namespace. A
-//!   parked QP keeps its packets.
+//! - Memory of packets that wait for QPs. All users of a network namespace share it. A QP that
+//!   waits for a page fault (a parked QP) keeps its packets for as long.
 //!
 //! An object is charged to two accounts at a time, that of its process's memory cgroup and that of
 //! its user, and must be within the limits of both.
@@ -52,7 +53,7 @@ use rdma::{
 
 use crate::limits::{self, semaphore::Semaphore, thread_permit::Waiter, Allowance};
 
-/// The work queues whose threads an account limits.
+/// A work queue whose threads an account limits.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     /// `rrxe_deferred`.
@@ -73,7 +74,7 @@ pub(crate) struct Account {
     /// Threads of `rrxe_release`, which release the memory of ended on-demand regions.
     #[pin]
     releases: Semaphore<Waiter>,
-    /// Quota of advice that is followed or queued.
+    /// Quota of pieces of advice that threads follow or that are queued.
     advice: Arc<Quota>,
     /// Quota of attachments to multicast groups.
     attachments: Arc<Quota>,
@@ -82,28 +83,29 @@ pub(crate) struct Account {
     /// Quota of bytes of device memory.
     device_memory: Arc<Quota>,
     /// Quota of CQs with more than one unread completion event.
-    events: Arc<Quota>,
+    cqs_with_events: Arc<Quota>,
     /// Quota of objects with more than two unread asynchronous events.
-    async_events: Arc<Quota>,
+    objects_with_events: Arc<Quota>,
     /// Bytes of the packets that wait for QPs of this account.
     packets: Arc<PayerBacklog>,
 }
 
 impl Account {
-    /// Creates the account of `of`, with the limits of `allowance` and `deferred_threads`
-    /// threads of `rrxe_deferred`.
+    /// Creates the account of the user or memory cgroup `of`, with the limits of `allowance` and
+    /// `deferred_threads` threads of `rrxe_deferred`.
     fn new(of: &Identity, allowance: &Allowance, deferred_threads: u32) -> Result<Arc<Self>> {
         let packets = match of {
             Identity::MemoryCgroup(_) => PayerBacklog::of_cgroup()?,
             Identity::User(_) | Identity::UserNamespace(_) => PayerBacklog::of_user()?,
         };
         let objects = Quota::new(allowance.objects)?;
+        // Advice has no limit of its own: see `Allowance::release_threads`.
         let advice = Quota::new(allowance.release_threads)?;
         let attachments = Quota::new(allowance.attachments)?;
         let flows = Quota::new(allowance.flows)?;
         let device_memory = Quota::new(allowance.device_memory)?;
-        let events = Quota::new(allowance.cqs_with_events)?;
-        let async_events = Quota::new(allowance.objects_with_events)?;
+        let cqs_with_events = Quota::new(allowance.cqs_with_events)?;
+        let objects_with_events = Quota::new(allowance.objects_with_events)?;
         let account = pin_init!(Self {
             objects,
             deferred <- Semaphore::new(deferred_threads),
@@ -112,8 +114,8 @@ impl Account {
             attachments,
             flows,
             device_memory,
-            events,
-            async_events,
+            cqs_with_events,
+            objects_with_events,
             packets,
         });
         Arc::pin_init(account, GFP_KERNEL_ACCOUNT)
@@ -138,7 +140,7 @@ struct Entry {
 /// The accounts in use, by identity.
 #[pin_data]
 pub(crate) struct Accounts {
-    /// Number of threads of `rrxe_deferred` that each account has.
+    /// Number of threads of `rrxe_deferred` that each account may occupy at a time.
     deferred_threads: u32,
     /// Tree of the accounts.
     #[pin]
@@ -146,8 +148,8 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Creates an empty set of accounts. Each account will have `deferred_threads` threads of
-    /// `rrxe_deferred`. Process context.
+    /// Creates an empty set of accounts. Each account will have a limit of `deferred_threads`
+    /// threads of `rrxe_deferred`. Process context.
     ///
     /// # Errors
     ///
@@ -160,7 +162,8 @@ impl Accounts {
         Arc::pin_init(accounts, GFP_KERNEL)
     }
 
-    /// Finds the account of `of`, or creates it.
+    /// Returns a handle to the account of the user or memory cgroup `of`, which it creates if there
+    /// is none.
     fn open(self: &Arc<Self>, of: Identity, allowance: &Allowance) -> Result<Open> {
         let account = Account::new(&of, allowance, self.deferred_threads)?;
         let entry = Entry {
@@ -215,7 +218,8 @@ impl Drop for Open {
 }
 
 /// The accounts to which the objects of a process are charged: that of its memory cgroup, unless
-/// this is the root cgroup, and that of its user, both as they were when this was created.
+/// this is the root cgroup, and that of its user. The process may change its cgroup and its user
+/// later; the payer does not change.
 pub(crate) struct Payer {
     cgroup: Option<Open>,
     user: Open,
@@ -256,12 +260,12 @@ impl Payer {
         same_user && self.cgroup.as_ref().map(account) == other.cgroup.as_ref().map(account)
     }
 
-    /// Returns a number that no other user has at the same time.
+    /// Returns a number of the payer's user. No other user has the same number at the same time.
     pub(crate) fn user_number(&self) -> u64 {
         core::ptr::from_ref(&*self.user.account).addr() as u64
     }
 
-    /// Returns the accounts' shares of the memory of packets that wait for QPs.
+    /// Returns the accounts' counts of the bytes of packets that wait for QPs.
     pub(crate) fn shares(&self) -> PayerBacklogs {
         let share = |open: &Open| open.account.packets.clone();
         [self.cgroup.as_ref().map(share), Some(share(&self.user))]
@@ -309,7 +313,7 @@ impl Payer {
     ///
     /// `ENOMEM` if the limits don't allow one more such CQ.
     pub(crate) fn claim_events(&self) -> Result<PayerClaim> {
-        self.claim(1, |account| &account.events)
+        self.claim(1, |account| &account.cqs_with_events)
     }
 
     /// Claims the right of one object to more than two unread asynchronous events. Any context.
@@ -318,7 +322,7 @@ impl Payer {
     ///
     /// `ENOMEM` if the limits don't allow one more such object.
     pub(crate) fn claim_async_events(&self) -> Result<PayerClaim> {
-        self.claim(1, |account| &account.async_events)
+        self.claim(1, |account| &account.objects_with_events)
     }
 
     /// Claims one object. Any context.
@@ -340,7 +344,7 @@ impl Payer {
     }
 }
 
-/// Units of one quota in each account of a payer. Dropping it gives them back.
+/// Units of one quota in each account of a payer. Dropping the claim gives them back.
 pub(crate) type PayerClaim = Claims;
 
 /// The claim of an object on the object limit of its payer. Objects of the kernel claim nothing.
@@ -444,8 +448,8 @@ mod tests {
         Ok(())
     }
 
-    /// Returns whether the packets of both payers count for the same share of their memory cgroups,
-    /// and of their users.
+    /// Returns whether the packets of both payers count for the same memory cgroup, and whether
+    /// they count for the same user.
     fn common(one: &Payer, other: &Payer) -> [bool; 2] {
         let (one, other) = (one.shares(), other.shares());
         core::array::from_fn(|index| match (&one[index], &other[index]) {

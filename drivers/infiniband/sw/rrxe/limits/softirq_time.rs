@@ -2,23 +2,24 @@
 
 //! A bound on the CPU time that softirqs spend on the QPs of processes.
 //!
-//! A packet from the network runs its QP's engine in softirq, and the run may send: an
-//! acknowledgment of a few bytes allows up to 36 packets of 4 KiB to be sent. `process_backlog()`
-//! (net/core/dev.c) takes in 64 packets, each of which may consist of 128 segments, before it
-//! checks the time. A QP also runs in softirq when packets in flight are freed, if its tx limit
-//! (the bound on its packets in flight) was exhausted. None of this time is charged to the process.
-//! Neither is the time for copies of frames that flow steering rules deliver to raw packet QPs.
+//! A packet from the network causes a run of its QP's protocol engine in softirq, and the run may
+//! send: an acknowledgment of a few bytes lets it send up to 36 packets of 4 KiB.
+//! `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may consist of 128
+//! segments, before it checks the time. A QP also runs in softirq when packets in flight are freed,
+//! if its tx limit (the bound on its packets in flight) was exhausted. None of this time is charged
+//! to the process. Neither is the time for copies of frames that flow steering rules deliver to raw
+//! packet QPs.
 //!
 //! So each CPU has an account. The time that softirqs spend beyond a percentage of all time, 75
 //! percent by default, is a debt. While the debt is more than [`MOST_DEBT`], packets and QPs wait
-//! for threads of a work queue, and further copies of a frame or of a multicast packet are not
-//! made.
+//! for threads of a work queue, and softirqs make no further copies of a frame or of a multicast
+//! packet.
 //!
-//! Any sender can keep a CPU in debt by datagrams to a multicast group with many members. So that
-//! the groups of other users still receive, each user has a number of copies of multicast packets
-//! that are made in spite of the debt. They come from token buckets, the lots: each CPU has
-//! [`LOTS`] lots of [`GRANTED`] copies. A user's lot is a hash of the user's number, so several
-//! users may have the same lot.
+//! Any sender can keep a CPU in debt by datagrams to a multicast group with many members. The QPs
+//! of other users must still receive. So softirqs make some copies of multicast packets for each
+//! user in spite of the debt. Token buckets limit the number of these copies: each CPU has
+//! [`BUCKETS`] buckets of [`BUCKET_SIZE`] copies. A hash of the user's number selects the user's
+//! bucket, so several users may share a bucket.
 
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -29,77 +30,79 @@ use kernel::{
 };
 use roce::time::Duration;
 
-/// Debt in nanoseconds beyond which a CPU counts as in debt, and runs no QPs in softirq. A CPU that
-/// does nothing else reaches it in three milliseconds if softirqs may have 75 percent of the time.
+/// Debt in nanoseconds beyond which a CPU counts as in debt, and runs no QPs in softirq. If
+/// softirqs may have 75 percent of the time, a CPU whose softirqs run QPs all the time reaches this
+/// debt after three milliseconds.
 const MOST_DEBT: i64 = 1_000_000;
-/// Largest debt of a CPU in nanoseconds. A virtual CPU that was stopped in the middle of a run owes
-/// no more, either.
+/// Upper bound of a CPU's debt in nanoseconds. Without it, a virtual CPU that its hypervisor stops
+/// during a run would owe for the whole stop, because the account measures by the clock.
 const LARGEST_DEBT: i64 = 8 * MOST_DEBT;
 
 /// Number of token buckets of a CPU.
-const LOTS: usize = 32;
-/// Capacity of a lot: the number of copies that it grants in a row while the CPU is in debt.
-const GRANTED: i64 = 64;
-/// Nanoseconds after which a lot gets one more copy. All lots of a CPU together grant 205,000
+const BUCKETS: usize = 32;
+/// Capacity of a bucket: the number of copies that it grants in a row while the CPU is in debt.
+const BUCKET_SIZE: i64 = 64;
+/// Nanoseconds after which a bucket gets one more copy. All buckets of a CPU together grant 205,000
 /// copies a second, which take about a fifth of the CPU's time.
 const GRANT_INTERVAL: i64 = 156_250;
 
 /// The accounts of all CPUs.
 pub(crate) struct SoftirqTime {
-    /// Zero of the accounts' times.
+    /// Time from which the accounts count their times.
     epoch: Instant<Monotonic>,
-    /// Time that a CPU must do other things, in 1,024ths of the time that it spent.
+    /// Time for which a CPU must run no QPs in softirq after it has spent time on them, in 1,024ths
+    /// of that time.
     pause_ratio: i64,
     /// Accounts, indexed by CPU number. An account is written only by its own CPU, with bottom
     /// halves disabled.
     accounts: KVVec<Account>,
 }
 
-/// The account of a CPU. Times are in nanoseconds as those of [`SoftirqTime::now`]. Each account
-/// has cache lines of its own. It consists of `core`'s atomics, because it is used for each packet
-/// and the operations of the kernel's atomics are calls of C functions.
+/// The account of a CPU. Its times are in nanoseconds since `epoch`. Each account has cache lines
+/// of its own. It consists of `core`'s atomics, because it is used for each packet and the
+/// operations of the kernel's atomics are calls of C functions.
 #[repr(align(64))]
 struct Account {
     /// Time at which the debt is paid.
     paid: AtomicI64,
-    /// Time at which each lot is full again.
-    lots: [AtomicI64; LOTS],
+    /// Time at which each bucket is full again.
+    buckets: [AtomicI64; BUCKETS],
 }
 
 impl Account {
-    /// Creates an account without debt, with full lots.
+    /// Creates an account without debt, with full buckets.
     const fn new() -> Self {
         Self {
             paid: AtomicI64::new(0),
-            lots: [const { AtomicI64::new(0) }; LOTS],
+            buckets: [const { AtomicI64::new(0) }; BUCKETS],
         }
     }
 
-    /// Takes one copy from a lot. Returns whether the lot had one left.
-    fn grant(&self, lot: CopyBucket, now: i64) -> bool {
-        let Some(lot) = self.lots.get(lot.0) else {
+    /// Takes one copy from a bucket. Returns whether the bucket had one left.
+    fn grant(&self, bucket: CopyBucket, now: i64) -> bool {
+        let Some(bucket) = self.buckets.get(bucket.0) else {
             return false;
         };
-        let full_at = lot.load(Relaxed).max(now).saturating_add(GRANT_INTERVAL);
-        let granted = full_at.saturating_sub(now) <= GRANTED * GRANT_INTERVAL;
+        let full_at = bucket.load(Relaxed).max(now).saturating_add(GRANT_INTERVAL);
+        let granted = full_at.saturating_sub(now) <= BUCKET_SIZE * GRANT_INTERVAL;
         if granted {
-            lot.store(full_at, Relaxed);
+            bucket.store(full_at, Relaxed);
         }
         granted
     }
 }
 
-/// The index of a token bucket, which users share.
+/// The index of the token bucket of one or more users.
 #[derive(Clone, Copy)]
 pub(crate) struct CopyBucket(usize);
 
 impl CopyBucket {
-    /// Returns the lot of the user with this number. The number may be any of 64 bits, such as an
-    /// address.
+    /// Returns the bucket of the user with this number. Any 64-bit number will do, such as the
+    /// address of an object of the user.
     pub(crate) fn of(number: u64) -> Self {
         // The multiplier of `hash_64()` (include/linux/hash.h). It gives adjacent numbers different
-        // lots.
-        let mixed = number.wrapping_mul(0x61C8_8646_80B5_83EB) >> (u64::BITS - LOTS.ilog2());
+        // buckets.
+        let mixed = number.wrapping_mul(0x61C8_8646_80B5_83EB) >> (u64::BITS - BUCKETS.ilog2());
         Self(mixed as usize)
     }
 }
@@ -133,9 +136,9 @@ impl SoftirqTime {
     }
 
     /// Works as [`Self::spend`], for a copy of a multicast packet. Also runs `f` if the debt is too
-    /// large, but `lot` grants a copy.
-    pub(crate) fn spend_of(&self, lot: CopyBucket, f: impl FnOnce()) -> bool {
-        self.spend_or(|account, now| account.grant(lot, now), f)
+    /// large, but `bucket` grants a copy.
+    pub(crate) fn spend_of(&self, bucket: CopyBucket, f: impl FnOnce()) -> bool {
+        self.spend_or(|account, now| account.grant(bucket, now), f)
     }
 
     /// Returns how long CPU `cpu` needs to pay its debt, if the debt is too large for
@@ -160,7 +163,8 @@ impl SoftirqTime {
         if runs {
             f();
             let end = self.now();
-            // Computed from the debt before `f`: this replaces the time that nested calls charged.
+            // Computed from the debt before `f`. So the stored value replaces what nested calls
+            // charged.
             account
                 .paid
                 .store(paid_after(before, begin, end, self.pause_ratio), Relaxed);
@@ -174,15 +178,14 @@ impl SoftirqTime {
     }
 }
 
-/// Returns for how many 1,024ths of the spent time a CPU must do other things, so that the spent
-/// time is `percent` of all time.
+/// Returns the [`SoftirqTime::pause_ratio`] with which softirqs spend `percent` of all time.
 fn pause_ratio_of(percent: u32) -> i64 {
     let percent = percent.clamp(1, 100);
     i64::from((100 - percent) * 1024 / percent)
 }
 
-/// Returns when a debt that would be paid at `before` is paid, after the time from `begin` to `end`
-/// was spent.
+/// Returns the time at which a CPU's debt is paid, after the CPU spent the time from `begin` to
+/// `end`. Without that, the debt would be paid at the time `before`.
 fn paid_after(before: i64, begin: i64, end: i64, pause_ratio: i64) -> i64 {
     let spent = end.saturating_sub(begin);
     let due = spent.saturating_add(spent.saturating_mul(pause_ratio) >> 10);
@@ -290,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lot_grants_regardless_of_others() -> Result {
+    fn a_bucket_grants_regardless_of_others() -> Result {
         let account = Account::new();
         let (greedy, other) = (CopyBucket(0), CopyBucket(1));
-        let taken = |lot, now| (0..1_000).filter(|_| account.grant(lot, now)).count();
-        assert_eq!(taken(greedy, 5), GRANTED as usize);
+        let taken = |bucket, now| (0..1_000).filter(|_| account.grant(bucket, now)).count();
+        assert_eq!(taken(greedy, 5), BUCKET_SIZE as usize);
         assert_eq!(taken(greedy, 5 + GRANT_INTERVAL), 1);
-        assert_eq!(taken(other, 5 + GRANT_INTERVAL), GRANTED as usize);
-        assert_eq!(taken(greedy, 1_000_000_000), GRANTED as usize);
+        assert_eq!(taken(other, 5 + GRANT_INTERVAL), BUCKET_SIZE as usize);
+        assert_eq!(taken(greedy, 1_000_000_000), BUCKET_SIZE as usize);
         Ok(())
     }
 
@@ -309,26 +312,26 @@ mod tests {
             account.paid.store(i64::MAX, Relaxed);
         }
         let (mut copies, mut runs) = (0, 0);
-        for _ in 0..GRANTED {
+        for _ in 0..BUCKET_SIZE {
             assert!(time.spend_of(CopyBucket(3), || copies += 1));
             for account in &time.accounts {
                 account.paid.store(i64::MAX, Relaxed);
             }
             assert!(!time.spend(|| runs += 1));
         }
-        assert_eq!((copies, runs), (GRANTED, 0));
+        assert_eq!((copies, runs), (BUCKET_SIZE, 0));
         Ok(())
     }
 
     #[test]
-    fn adjacent_numbers_have_different_lots() -> Result {
-        let mut seen = [false; LOTS];
+    fn adjacent_numbers_have_different_buckets() -> Result {
+        let mut seen = [false; BUCKETS];
         for number in 0..1_000 {
-            let CopyBucket(lot) = CopyBucket::of(0xffff_8880_0000_0000 + number * 512);
-            assert!(lot < LOTS);
-            seen[lot] = true;
+            let CopyBucket(bucket) = CopyBucket::of(0xffff_8880_0000_0000 + number * 512);
+            assert!(bucket < BUCKETS);
+            seen[bucket] = true;
         }
-        assert!(seen.iter().filter(|seen| **seen).count() > LOTS / 2);
+        assert!(seen.iter().filter(|seen| **seen).count() > BUCKETS / 2);
         Ok(())
     }
 

@@ -250,8 +250,8 @@ pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>
     }
 }
 
-/// Returns the lot of the QP's user: the part of the copies that a CPU grants although its softirq
-/// time is used up. All QPs of in-kernel consumers have the same lot.
+/// Returns the bucket of the QP's user: the part of the copies that a CPU grants although its
+/// softirq time is used up. All QPs of in-kernel consumers have the same bucket.
 fn copy_bucket(qp: &Qp) -> CopyBucket {
     CopyBucket::of(qp.payer().map_or(0, Payer::user_number))
 }

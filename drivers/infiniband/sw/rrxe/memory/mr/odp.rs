@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! On-demand regions: serving page faults and advice for their memory.
+//! On-demand regions: page faults on their memory, and advice (`ibv_advise_mr()`) for it.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -29,7 +29,7 @@ impl Mr {
     }
 }
 
-/// Memory that an access found absent.
+/// Memory that an access found absent: not resident.
 pub(crate) struct AbsentMemory {
     mr: Arc<Mr>,
     /// Address of the first absent byte, in the region's addresses.
@@ -47,9 +47,9 @@ impl AbsentMemory {
 }
 
 impl MrTable {
-    /// Returns the memory that an access found absent, if the access would still be allowed: keys,
-    /// protection domains and rights may have changed since. In either case the engine retries the
-    /// access, which then meets any such change itself.
+    /// Returns the memory that an access found absent. Returns `None` if the access is not allowed
+    /// any more: keys, protection domains and rights may have changed since. In both cases the
+    /// engine retries the access, and a retry that is not allowed fails.
     pub(crate) fn absent(&self, absent: &Absent) -> Option<AbsentMemory> {
         let Absent { key, addr, .. } = *absent;
         match absent.access {
@@ -72,9 +72,9 @@ impl MrTable {
         }
     }
 
-    /// Returns the absent memory of the region with key `key` in protection domain `pd`, from
-    /// address `addr` on. `None` if the access `right` is not allowed there any more, or the region
-    /// is not on demand.
+    /// Returns the absent memory of the region with key `key` in protection domain `pd`, which
+    /// begins at address `addr`. Returns `None` if the region does not allow the access `right`
+    /// there any more, or its memory is not on demand.
     fn absent_of_region(
         &self,
         pd: PdId,
@@ -95,12 +95,13 @@ impl MrTable {
         })
     }
 
-    /// Makes the memory resident that an access found absent. Must be called in a thread of the
-    /// memory's process ([`OnDemand::is_here`]); sleeps.
+    /// Makes the memory resident that an access found absent: `absent.ahead` bytes, or
+    /// `absent.least` bytes if that fails. Does nothing if the access is not allowed any more. Must
+    /// be called in a thread of the memory's process ([`OnDemand::is_here`]); sleeps.
     ///
     /// # Errors
     ///
-    /// Those of [`OnDemand::serve`].
+    /// Those of [`OnDemand::serve`] for `absent.least` bytes; `EFAULT`.
     pub(crate) fn fault_in(&self, absent: &Absent) -> Result {
         let Some(found) = self.absent(absent) else {
             return Ok(());
@@ -129,8 +130,8 @@ impl MrTable {
     /// # Errors
     ///
     /// `EINVAL` for a key that is not that of an on-demand region of this protection domain,
-    /// `EPERM` for advice to make memory writable that the region may not write, `EFAULT` for a
-    /// range beyond the region.
+    /// `EPERM` for advice to prepare the memory for writes if the region is read-only, `EFAULT` for
+    /// a range beyond the region.
     pub(crate) fn advised(&self, pd: PdId, advised: &Advised, how: Fault) -> Result<Arc<Mr>> {
         let key = advised.lkey.0;
         let mr = self.regions.get(key >> 8).ok_or(EINVAL)?;
