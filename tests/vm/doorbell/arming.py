@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""When an armed CQ notifies, by the call and by the word in its ring: arming.py DEVICE GID-INDEX."""
+"""Tests when the driver notifies a process of the completions of an armed CQ.
+
+    arming.py DEVICE GID-INDEX
+
+A CQ is armed in two ways: by the call of uverbs (REQ_NOTIFY_CQ), or by a store to the arm word in
+the CQ's ring (RRXE_FEATURE_CQ_ARM of rrxe-abi.h). Most cases run for both ways. Each case uses one
+QP of the device that is connected to itself. The cases "events: ..." test how many asynchronous
+events the driver queues for a process that does not read them.
+"""
 
 import select
 import struct
@@ -18,19 +26,22 @@ from extension import (
 )
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
-# Events of a CQ that uverbs keeps for a process that reads none of them.
+# Maximum number of unread notifications of a CQ (MAX_EVENTS of verbs/cq/notify.rs).
 MOST_EVENTS = 16
-# Asynchronous events of a QP or an SRQ that uverbs keeps.
+# Maximum number of unread asynchronous events of a QP or an SRQ (MAX_UNREAD of
+# rust/rdma/verbs/unread.rs).
 MOST_ASYNC = 16
-# Those that it keeps of any object, and objects of a memory cgroup of which it keeps more (OF_CGROUP of limits.rs).
+# Number of unread asynchronous events that any object may have, and number of objects of a memory
+# cgroup that may have more (objects_with_events of OF_CGROUP in limits.rs).
 FEW_ASYNC, MOST_WITH_MANY = 2, 2048
 EVENT_ACCESS_ERROR, EVENT_SRQ_LIMIT = 3, 15
-# Longer than a notification may take, and than the kernel waits for a process that polls after it has armed.
+# Seconds after which no further notification is expected. A notification takes less time, and so
+# does the delay that lets a process poll a CQ after arming it (20 us, GRACE of verbs/cq/notify.rs).
 SOON = 0.3
 
 
 class Consumer:
-    """A QP connected to itself, whose completions are taken one by one."""
+    """A QP connected to itself. The test takes its completions one by one."""
 
     def __init__(self, features):
         self.context = Context(NODE, struct.pack("=II", 1, features))
@@ -43,7 +54,8 @@ class Consumer:
         self.count = 0
 
     def complete(self, wrong=0):
-        """Brings about one more completion, in error if the key is `wrong`, and leaves it in the queue."""
+        """Causes one more completion and leaves it in the CQ. It is in error unless `wrong` is 0,
+        because `wrong` is XORed into the rkey."""
         before = self.cq.ring.u32(PRODUCER).value
         self.count += 1
         where = self.buffer.address
@@ -54,7 +66,8 @@ class Consumer:
             equal(time.monotonic() < end, True, "a completion in time")
 
     def arm(self, when=ARM_NEXT):
-        """As librrxe does: by the word, and by the call as well if the kernel may have to notify of what is there."""
+        """Arms the CQ as librrxe does: by the arm word, and by the call, too, if the CQ has
+        completions of which the kernel has not notified yet."""
         solicited = when == ARM_SOLICITED
         if not self.by_word:
             return self.cq.request(solicited)
@@ -63,7 +76,7 @@ class Consumer:
             self.cq.request(solicited)
 
     def is_told(self, seconds=PATIENCE):
-        """Whether an event comes in time; takes all that are there."""
+        """Waits at most `seconds` for a notification. Takes all, and returns their number."""
         select.select([self.cq.channel], [], [], seconds)
         return self.cq.events()
 
@@ -72,7 +85,7 @@ class Consumer:
 
 
 def both(function):
-    """Runs the case for the call and for the word."""
+    """Decorates a case, so that it runs for arming by the call and for arming by the arm word."""
     def run():
         for features in DOORBELL, DOORBELL | CQ_ARM | CQ_NEWS:
             consumer = Consumer(features)
@@ -179,7 +192,7 @@ def unread(consumer):
 
 
 def taken(context, count):
-    """The asynchronous events, once there are so many."""
+    """Takes asynchronous events until there are `count` or more, and returns their types."""
     found = []
 
     def are_there():
@@ -191,7 +204,7 @@ def taken(context, count):
 
 
 def few_async(context, cause, kind):
-    """Causes events of the kind: first with nobody who reads them, then one by one."""
+    """Causes many events of type `kind` before it reads any, then reads each event at once."""
     for _ in range(4 * MOST_ASYNC):
         cause()
     equal(taken(context, MOST_ASYNC), [kind] * MOST_ASYNC, "unread events")
@@ -209,7 +222,7 @@ def unread_limits():
 
 
 def keep_many_unread(group):
-    """As a process of the memory cgroup, reads no events of more SRQs than may have many."""
+    """Joins the memory cgroup, and causes events of more SRQs than may have many unread events."""
     join(group)
     context = Context(NODE)
     queues = [Srq(context) for _ in range(MOST_WITH_MANY + 10)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Hostile contexts, and programs that send as much as they can, in the background."""
+"""Background load for tests: hostile user contexts, and programs that send as much as they can."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import nldev
 from pairs import DEVICE, GID_INDEX, IS_DEBUG_KERNEL, become_nobody, equal, start_child
 
-# The debug kernel is too slow for more.
+# Numbers of competing contexts or processes. The debug kernel is too slow for more than two.
 COUNTS = (1, 2) if IS_DEBUG_KERNEL else (1, 8)
 RINGER = str(Path(__file__).with_name("ringer.py"))
 ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
@@ -23,7 +23,7 @@ FOREVER = "1000000000"
 
 @contextlib.contextmanager
 def running(*commands):
-    """Programs in the background."""
+    """Runs the commands in the background until the block ends. Yields their processes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     programs = [subprocess.Popen(command, env=ENVIRONMENT, **pipes) for command in commands]
     try:
@@ -37,7 +37,9 @@ def running(*commands):
 
 @contextlib.contextmanager
 def ringing(count, what):
-    """Beside a process with so many contexts whose doorbells all ring."""
+    """Runs a process with `count` contexts, all of whose doorbells ring, until the block ends.
+
+    `what` is the kind of ringer.py: bells or posts."""
     with running(["python3", RINGER, DEVICE, str(GID_INDEX), str(count), what]) as (ringer,):
         equal(ringer.stdout.readline(), b"ringing\n", "the ringer")
         time.sleep(0.5)
@@ -46,7 +48,7 @@ def ringing(count, what):
 
 @contextlib.contextmanager
 def sending(count):
-    """Beside so many processes that send as much as they can through librrxe."""
+    """Runs `count` processes that send through librrxe as fast as they can, until the block ends."""
     with running(*[[*LOAD, "stream", "65536", FOREVER, "32", "8"]] * count):
         time.sleep(1)
         yield
@@ -54,14 +56,16 @@ def sending(count):
 
 @contextlib.contextmanager
 def asking(count, number):
-    """Beside so many processes of user nobody that ask for the QP of that number all the time. Yields their numbers."""
+    """Runs `count` processes of the user nobody until the block ends. They query the QP of that
+    number by netlink (`rdma resource show`) all the time. Yields their process IDs."""
     requests = nldev.qp_request(nldev.Socket().index(DEVICE), number) * 1000
 
     def ask():
         become_nobody()
         asker = nldev.Socket().socket
         while True:
-            # The kernel has answered all of them when it returns, and dropped most answers: nobody reads them.
+            # When send() returns, the kernel has handled all requests. It has dropped most
+            # responses, because the socket's receive buffer is full and is not read.
             asker.send(requests)
 
     children = [start_child(ask) for _ in range(count)]
@@ -75,7 +79,8 @@ def asking(count, number):
 
 
 def beside_each(neighbours, measure, name):
-    """Measures beside neighbours(count), of that name, of each count."""
+    """Calls measure(count, name) while the context manager neighbours(count) is active, for each
+    number of COUNTS."""
     for count in COUNTS:
         with neighbours(count):
             measure(count, name)

@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""The page of doorbells and the word that arms a CQ, used well and abused: doorbell.py DEVICE GID-INDEX."""
+"""Tests the doorbell page of a user context and the arm word of a CQ.
+
+    doorbell.py DEVICE GID-INDEX
+
+The cases use both as rrxe-abi.h describes, and write arbitrary values to them. They speak the
+interface by commands of uverbs, without a provider library. Each QP is connected to itself. SEED
+(7 by default) selects the random values.
+"""
 
 import errno
 import os
@@ -30,7 +37,8 @@ NODE = node_of(DEVICE)
 
 
 class Writer:
-    """Writes a page of its process to another, again and again, and compares."""
+    """A QP connected to itself. It writes one page of the process to another by RDMA WRITE, and
+    compares the two pages."""
 
     def __init__(self, context=None):
         self.context = context or Context(NODE)
@@ -47,7 +55,7 @@ class Writer:
         self.qp.write(self.count, self.source.address, self.lkey, self.target.address, self.rkey, PAGE, flags)
 
     def finish(self, seconds=PATIENCE):
-        """Waits for the completion of the last write, and compares."""
+        """Waits for the completion of the last WRITE, and compares the pages."""
         end = time.monotonic() + seconds
         while True:
             done = self.cq.poll()
@@ -64,7 +72,7 @@ class Writer:
         self.finish()
 
     def watched(self, seconds=PATIENCE):
-        """Posts by calls until the kernel watches the page."""
+        """Makes doorbell calls until a poller polls the doorbell page."""
         end = time.monotonic() + seconds
         while self.context.needs_call():
             if time.monotonic() > end:
@@ -124,7 +132,8 @@ def busy_and_idle():
         time.sleep(0.1)
         return writer.qp.is_rung()
 
-    # The watcher looks once more when it has said so, perhaps late.
+    # After the poller has set NEED_WAKEUP, it looks for doorbells once more, perhaps late. So the
+    # first doorbell may still be served.
     equal(any(stays_rung() for _ in range(2)), True, "nobody watches an idle page")
     writer.qp.call()
     writer.finish()
@@ -209,7 +218,7 @@ def slots():
 
 
 def heard(cq):
-    """How many events came, once any did."""
+    """Waits for a notification of the CQ, and returns the number of notifications taken at once."""
     counts = []
     wait_until_equal(lambda: counts.append(cq.events()) or counts[-1] > 0, True, "an event")
     return counts[-1]
@@ -231,7 +240,8 @@ def arming():
     writer.qp.call()
     writer.finish()
     equal((writer.cq.events(), writer.cq.ring.u32(320).value), (0, ARM_SOLICITED), "a send's completion is not solicited")
-    # An error is. It puts the other end in error, which is the same QP, so that the write is flushed.
+    # An error completion notifies although it is not solicited. The access error moves the peer to
+    # the error state. The peer is the same QP, so the WRITE completes with a flush error (5).
     writer.qp.write(99, writer.source.address, writer.lkey, writer.target.address, writer.rkey ^ 1, 8)
     writer.qp.call()
     equal((heard(writer.cq), writer.cq.poll()), (1, (99, 5)), "an error")
@@ -250,7 +260,8 @@ def arm_garbage():
 
 
 def cost():
-    """Ticks of the kernel's workers, and softirqs of timers and work items, within two seconds."""
+    """Returns the CPU time of kernel workers in ticks, and the number of softirqs of hrtimers and
+    work items, both within two seconds."""
     ticks, softirqs = worker_ticks(), softirq_count("HRTIMER", "TASKLET")
     time.sleep(2)
     return worker_ticks() - ticks, softirq_count("HRTIMER", "TASKLET") - softirqs
@@ -263,7 +274,9 @@ def idle_cost():
     for writer in writers:
         writer.watched()
     time.sleep(0.5)
-    # Others' work counts, too, and a CPU that stands still is charged to its thread. Pages cost it each time.
+    # The counts include other work of the kernel. If the host stops a virtual CPU, that time is
+    # charged to the worker that runs there. A polled page would cost CPU time in each of the three
+    # measurements, so the minimum counts.
     ticks, softirqs = map(min, zip(*(cost() for _ in range(3))))
     print(f"# in two seconds {ticks} ticks of workers, {softirqs} softirqs of timers and work items")
     equal(ticks <= 20, True, "ticks of the kernel's workers in two seconds, of which one that watches takes hundreds")

@@ -1,10 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick
-# Doorbells without calls and armed CQs, by the ABI of rrxe-abi.h alone; when an armed CQ notifies.
+# Tests the doorbell page and the arming of CQs by the interface of rrxe-abi.h, without a provider
+# library (doorbell.py), and when an armed CQ notifies (arming.py). All QPs are connected to
+# themselves, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# Python takes longer to post, on an emulated machine, than a page is watched by default.
+# On an emulated machine Python takes longer between two posts than the default of poll_idle_us
+# (50), after which polling of a page ends. So polling goes on for 5,000 us without a post.
 check "patient pollers" modprobe rrxe poll_idle_us=5000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1

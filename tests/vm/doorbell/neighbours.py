@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Round trips of a program that polls, beside hostile contexts: neighbours.py DEVICE GID-INDEX.
+"""Tests that hostile contexts do not starve others of the doorbell poller.
 
-All round trips end within a limit that only starvation exceeds: it is a hundred times and more what they take. How
-long they take, alone and beside the others, is printed. shares.py checks by events of the kernel how the poller
-divides its time.
+    neighbours.py DEVICE GID-INDEX
+
+A program sends 8 byte WRITEs, one after another, through librrxe, while other contexts of the same
+device compete for the only poller. All its round trips must end within a limit that only starvation
+exceeds: the limit is at least a hundred times the usual duration. The test prints the round-trip
+times of the program alone and beside the others. Further cases check, by the kernel's trace events,
+that no softirq does work that a process caused. shares.py checks how the poller divides its time.
 """
 
 import functools
@@ -24,15 +28,15 @@ from pairs import (
 )
 
 
-# They take up to 30 ms each on the debug kernel.
+# Number of round trips. On the debug kernel one takes up to 30 ms.
 TRIPS = 200 if IS_DEBUG_KERNEL else 3000
 LIMIT_SECONDS = 100
-# Packets: more than chance.
+# Number of packets that chance does not explain.
 ENOUGH = 10
 
 
 def round_trip(where):
-    """Fails where a program's round trips take longer than the limit; shows their median and average."""
+    """Fails if the round trips take longer than the limit. Prints their median and average."""
     command = [*LOAD, "spin", "8", str(TRIPS), "1", "1"]
     line = subprocess.run(command, env=ENVIRONMENT, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.PIPE).stdout
     times = json.loads(line)
@@ -65,7 +69,7 @@ def full_queues():
 
 
 def ticks_a_second():
-    """Ticks of the kernel's workers."""
+    """Returns the CPU time of kernel workers, in ticks per second."""
     before, began = worker_ticks(), time.monotonic()
     time.sleep(2)
     return (worker_ticks() - before) / (time.monotonic() - began)
@@ -75,7 +79,9 @@ def ticks_a_second():
 def vain():
     with ringing(3, "bells"):
         time.sleep(2)
-        # A CPU that its host stops in a poller counts as the poller's time. One that always watches does so each time.
+        # If the host stops a virtual CPU that runs a poller, that time counts as the poller's. A
+        # poller that polls all the time takes CPU time in each of the five measurements, so the
+        # minimum counts.
         rate = min(ticks_a_second() for _ in range(5))
     print(f"# {rate:.0f} ticks of pollers in a second")
     equal(rate <= os.sysconf("SC_CLK_TCK") / 4, True, "pollers have a quarter of a CPU at most")
@@ -83,7 +89,7 @@ def vain():
 
 @case("neighbours: no softirq serves doorbells")
 def turns_of_softirqs():
-    # The only poller is behind, so that pages are relieved.
+    # The only poller is overloaded, so the watchdogs end the polling of pages.
     with ringing(8, "posts"):
         sent, by_softirqs = packets_sent_during(2)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")

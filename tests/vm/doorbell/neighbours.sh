@@ -1,34 +1,38 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=4 timeout=300
-# Contexts that share a poller with hostile ones, and hostile ones whose device goes.
+# Tests contexts that share one doorbell poller with hostile contexts, and the removal of a device
+# and of the module while hostile contexts ring their doorbells. All QPs are connected to themselves
+# or to a QP of the same device, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# begin CONTEXTS: such a neighbour in the background.
+# begin CONTEXTS: starts ringer.py in the background, with that many hostile contexts.
 begin() {
 	python3 "$(dirname "$0")/ringer.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" posts >/tmp/ringer &
 	RINGER=$!
 	wait_for 30 grep -q ringing /tmp/ringer
 }
 
-# measure PROGRAM: one of those beside this script.
+# measure PROGRAM: runs a Python program of this folder.
 measure() {
 	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$1 exits with status 0" "status $?"
 }
 
-# An emulated machine is slow: more than by default.
+# An emulated machine is slow: polling of a page ends after 1,000 us without a post, not after the
+# default of 50 us.
 check "one poller" modprobe rrxe pollers=1 poll_idle_us=1000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 measure neighbours.py
 
-# So that nobody who waits for the poller is told to call instead.
+# With a poll_idle_us of a second the watchdogs detect a starved poller after a second only. So no
+# process that waits for the poller is told to make doorbell calls instead.
 check "the module goes" rmmod rrxe
 check "a patient poller" modprobe rrxe pollers=1 poll_idle_us=1000000
 check "link on host 1 again" link_add 1
 measure shares.py
 
-# Their pages stay mapped, and they go on ringing.
+# The doorbell pages of the hostile contexts stay mapped, and the contexts go on ringing.
 check "hostile contexts" begin 3
 sleep 1
 check "their device goes" link_del 1

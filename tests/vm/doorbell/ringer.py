@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Hostile neighbours: ringer.py DEVICE GID-INDEX CONTEXTS bells|posts.
+"""Runs hostile contexts that compete for the pollers of doorbell pages.
 
-In so many contexts all doorbells ring all the time, those of connected queues and of all that don't exist. For nothing,
-or, with `posts`, for send queues that are always full, at the cost of a store each. Says "ringing" once it does, and
-goes on whatever becomes of its device, until it is killed.
+    ringer.py DEVICE GID-INDEX CONTEXTS bells|posts
+
+In each of CONTEXTS contexts all doorbells of the doorbell page ring all the time: those of
+connected QPs, and those of slots without a QP. With `bells` nothing is posted. With `posts` the
+send queues are always full: one store to the producer index posts a whole ring of WRITEs. The
+program prints "ringing" once the contexts exist. It runs until it is killed, even if its device is
+removed.
 """
 
 import resource
@@ -14,14 +18,15 @@ import sys
 from extension import CONSUMER, DIRTY, PRODUCER, SUMMARY, Context, Cq, Qp, gid_of, node_of
 from pairs import PAGE, Buffer
 
-# Queues of a context: with posts, few are enough to keep all CPUs busy.
+# Number of QPs of a context. With `posts`, few QPs suffice to keep all CPUs busy.
 QUEUES = {"bells": 64, "posts": 16}
-# So many calls in a row make a busy process.
+# Number of doorbell calls in a row after which the driver begins to poll the page (BUSY_CALLS of
+# doorbells/poll_policy.rs).
 BUSY = 16
 
 
 class Neighbour:
-    """A context, its queues, and one more to call for."""
+    """A hostile context with its QPs, and one more QP for doorbell calls."""
 
     def __init__(self, device, gid_index, what):
         self.context = Context(node_of(device))
@@ -31,7 +36,8 @@ class Neighbour:
         self.indices = [self.fill(qp) for qp in self.queues] if what == "posts" else []
 
     def fill(self, qp):
-        """Puts a write into each element; the indices of the ring, and its mask."""
+        """Puts a WRITE into each element of the send ring. Returns the producer index, the consumer
+        index and the mask of the ring."""
         buffer = Buffer(PAGE)
         lkey, rkey = self.context.reg(buffer)
         for _ in range(qp.mask + 1):
@@ -54,7 +60,7 @@ class Neighbour:
 
 def main():
     device, gid_index, contexts, what = sys.argv[1:]
-    # Each mapping has a file.
+    # Python's mmap duplicates the descriptor of the device file for each mapping of a ring.
     resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
     neighbours = [Neighbour(device, int(gid_index), what) for _ in range(int(contexts))]
     print("ringing", flush=True)

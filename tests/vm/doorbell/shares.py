@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What a program that polls has of a poller that others want, too: shares.py DEVICE GID-INDEX.
+"""Tests that doorbell pages share the time of a poller evenly.
 
-Of one poller for N contexts and one more, each has 1/(N + 1) of the time, unless it doesn't want as much. The kernel
-tells when it begins with a page and when it ends (the events of work queues), so time is the poller's, whatever else
-the machine does.
+    shares.py DEVICE GID-INDEX
+
+N contexts and one program use the only poller. Each has 1/(N + 1) of the poller's time, or less if
+it has less to do. The kernel's trace events of work queues tell when the poller begins and ends
+with a page. So the measured time is the poller's, whatever else the machine does.
 """
 
 import functools
@@ -18,11 +20,11 @@ from cpu_time import TRACING, event_trigger, softirqs_during
 from pairs import PATIENCE, case, equal, main
 
 SECONDS = 1
-# Of its share, at least this much, in one of so many tries: where the host of an emulated machine is busy, the
-# program's CPU stands still, too.
+# Least part of its even share that the program must have, and number of tries of which one must
+# succeed. If the host of an emulated machine is busy, it stops the program's CPU, too.
 TOLERANCE = 0.5
 TRIES = 3
-# What the rest of the kernel may have of them in that time.
+# Number of softirqs of work items that the rest of the kernel may cause in SECONDS.
 MAX_SOFTIRQS = 100
 EVENTS = TRACING / "events/workqueue"
 TURNS = TRACING / "events/synthetic/poller_turn"
@@ -30,7 +32,8 @@ TURNS = TRACING / "events/synthetic/poller_turn"
 
 @functools.cache
 def watchers():
-    """The condition that a work item watches a page, which some do now."""
+    """Returns the trace filter for work items that poll a doorbell page. It contains the address of
+    the item's function, so the call waits until such an item is queued."""
     queued = EVENTS / "workqueue_queue_work"
     (queued / "filter").write_text('workqueue == "rrxe_poll"')
     (queued / "enable").write_text("1")
@@ -43,7 +46,8 @@ def watchers():
 
 
 def poller_time():
-    """How many nanoseconds the poller was with each page within some seconds, which the kernel adds up."""
+    """Returns {work item of a page: nanoseconds for which the poller polled the page} over SECONDS.
+    The kernel adds up the times in a histogram."""
     condition = watchers()
     began = f"hist:keys=work:began=common_timestamp {condition}"
     took = "took=common_timestamp-$began:onmatch(workqueue.workqueue_execute_start).poller_turn(work,$took)"
@@ -56,7 +60,8 @@ def poller_time():
 
 
 def share(count):
-    """Which part of the poller's time a program has that polls, beside `count` pages, and how many pages have some."""
+    """Returns the part of the poller's time that the program has beside `count` pages, and the
+    number of pages that have any of it."""
     before, end = set(), time.monotonic() + PATIENCE
     while len(before) < count and time.monotonic() < end:
         before |= poller_time().keys()
@@ -69,7 +74,8 @@ def share(count):
 
 
 def even_share(count, name):
-    """It is one of `count` + 1, or more where others don't want theirs."""
+    """Fails unless the program has about 1/(`count` + 1) of the poller's time, or more. It has more
+    if the other contexts do not use their shares."""
     for _ in range(TRIES):
         part, pages = share(count)
         print(f"# beside {count} {name}: {part:.3f} of the poller's time, of {pages} pages", flush=True)
