@@ -27,17 +27,17 @@ from extension import (
 
 GID, NODE = gid_of(DEVICE, GID_INDEX), node_of(DEVICE)
 # Maximum number of unread notifications of a CQ (MAX_EVENTS of verbs/cq/notify.rs).
-MOST_EVENTS = 16
+MAX_UNREAD_EVENTS = 16
 # Maximum number of unread asynchronous events of a QP or an SRQ (MAX_UNREAD of
 # rust/rdma/verbs/unread.rs).
-MOST_ASYNC = 16
+MAX_ASYNC_EVENTS = 16
 # Number of unread asynchronous events that any object may have, and number of objects of a memory
 # cgroup that may have more (objects_with_events of OF_CGROUP in limits.rs).
-FEW_ASYNC, MOST_WITH_MANY = 2, 2048
+ASYNC_EVENTS_OF_ANY, MAX_OBJECTS_WITH_MANY = 2, 2048
 EVENT_ACCESS_ERROR, EVENT_SRQ_LIMIT = 3, 15
 # Seconds after which no further notification is expected. A notification takes less time, and so
 # does the delay that lets a process poll a CQ after arming it (20 us, GRACE of verbs/cq/notify.rs).
-SOON = 0.3
+QUIET_SECONDS = 0.3
 
 
 class Consumer:
@@ -46,20 +46,20 @@ class Consumer:
     def __init__(self, features):
         self.context = Context(NODE, struct.pack("=II", 1, features))
         equal(self.context.features, features, "features granted")
-        self.by_word = bool(features & CQ_ARM)
+        self.uses_arm_word = bool(features & CQ_ARM)
         self.cq = Cq(self.context)
         self.qp = Qp(self.context, self.cq, GID_INDEX, GID)
         self.buffer = Buffer(PAGE)
         self.lkey, self.rkey = self.context.reg(self.buffer)
         self.count = 0
 
-    def complete(self, wrong=0):
-        """Causes one more completion and leaves it in the CQ. It is in error unless `wrong` is 0,
-        because `wrong` is XORed into the rkey."""
+    def complete(self, rkey_xor=0):
+        """Causes one more completion and leaves it in the CQ. It is an error completion unless
+        `rkey_xor` is 0."""
         before = self.cq.ring.u32(PRODUCER).value
         self.count += 1
-        where = self.buffer.address
-        self.qp.write(self.count, where, self.lkey, where + 64, self.rkey ^ wrong, 8, SIGNALED)
+        source = self.buffer.address
+        self.qp.write(self.count, source, self.lkey, source + 64, self.rkey ^ rkey_xor, 8, SIGNALED)
         self.qp.call()
         end = time.monotonic() + PATIENCE
         while self.cq.ring.u32(PRODUCER).value == before:
@@ -69,22 +69,22 @@ class Consumer:
         """Arms the CQ as librrxe does: by the arm word, and by the call, too, if the CQ has
         completions of which the kernel has not notified yet."""
         solicited = when == ARM_SOLICITED
-        if not self.by_word:
+        if not self.uses_arm_word:
             return self.cq.request(solicited)
         self.cq.arm(when)
         if self.cq.has_unread() and self.cq.news() >= (NEWS_SOLICITED if solicited else NEWS_ANY):
             self.cq.request(solicited)
 
-    def is_told(self, seconds=PATIENCE):
+    def events_within(self, seconds=PATIENCE):
         """Waits at most `seconds` for a notification. Takes all, and returns their number."""
         select.select([self.cq.channel], [], [], seconds)
         return self.cq.events()
 
-    def take(self):
+    def poll_one(self):
         equal(self.cq.poll() is not None, True, "a completion")
 
 
-def both(function):
+def by_call_and_by_word(function):
     """Decorates a case, so that it runs for arming by the call and for arming by the arm word."""
     def run():
         for features in DOORBELL, DOORBELL | CQ_ARM | CQ_NEWS:
@@ -94,173 +94,174 @@ def both(function):
     return run
 
 
-@case("arming: a completion that nobody was told of notifies at once")
-@both
-def untold(consumer):
+@case("arming: a completion for which no notification was raised notifies at once")
+@by_call_and_by_word
+def notifies_of_pending_completion(consumer):
     for _ in range(20):
         consumer.complete()
         equal(consumer.cq.events(), 0, "events of a CQ that is not armed")
         consumer.arm()
-        equal(consumer.is_told(), 1, "events once it is armed")
-        consumer.take()
-        equal(consumer.is_told(0), 0, "events after that")
+        equal(consumer.events_within(), 1, "events after arming")
+        consumer.poll_one()
+        equal(consumer.events_within(0), 0, "events after the completion was polled")
 
 
-@case("arming: what a notification told of does not notify again")
-@both
-def told(consumer):
+@case("arming: a completion for which a notification was raised does not notify again")
+@by_call_and_by_word
+def notifies_once(consumer):
     consumer.arm()
     consumer.complete()
-    equal(consumer.is_told(), 1, "events of the first")
+    equal(consumer.events_within(), 1, "events of the first completion")
     consumer.arm()
-    equal(consumer.is_told(SOON), 0, "events of what was told")
+    equal(consumer.events_within(QUIET_SECONDS), 0, "further events of the first completion")
     consumer.complete()
-    equal(consumer.is_told(), 1, "events of the second")
+    equal(consumer.events_within(), 1, "events of the second completion")
     consumer.complete()
-    consumer.take()
-    consumer.take()
+    consumer.poll_one()
+    consumer.poll_one()
     consumer.arm()
-    equal(consumer.is_told(), 1, "events of the third, which is there still")
+    equal(consumer.events_within(), 1, "events of the third completion, which is still in the CQ")
 
 
-@case("arming: what was polled does not notify")
-@both
-def polled(consumer):
+@case("arming: completions that were polled do not notify")
+@by_call_and_by_word
+def polled_completions_do_not_notify(consumer):
     for _ in range(70):
         consumer.complete()
-        consumer.take()
+        consumer.poll_one()
     consumer.arm()
-    equal(consumer.is_told(SOON), 0, "events of an empty queue")
+    equal(consumer.events_within(QUIET_SECONDS), 0, "events of an empty queue")
     consumer.complete()
-    equal(consumer.is_told(), 1, "events of the next completion")
+    equal(consumer.events_within(), 1, "events of the next completion")
 
 
-@case("arming: a program that arms and polls gets one event a completion")
-@both
-def one_each(consumer):
+@case("arming: a program that arms and then polls gets one event for each completion")
+@by_call_and_by_word
+def one_event_each(consumer):
     events = 0
     consumer.arm()
     for _ in range(200):
         consumer.complete()
-        events += consumer.is_told()
+        events += consumer.events_within()
         consumer.arm()
-        consumer.take()
-    equal(events + consumer.is_told(SOON), 200, "events")
+        consumer.poll_one()
+    equal(events + consumer.events_within(QUIET_SECONDS), 200, "events")
 
 
-@case("arming: for solicited completions, others in the queue do not notify")
-@both
+@case("arming: armed for solicited completions, an unsolicited one in the CQ does not notify")
+@by_call_and_by_word
 def solicited(consumer):
     consumer.complete()
     consumer.arm(ARM_SOLICITED)
-    equal(consumer.is_told(SOON), 0, "events of a write")
-    consumer.take()
-    consumer.complete(wrong=1)
-    equal(consumer.is_told(), 1, "events of an error")
+    equal(consumer.events_within(QUIET_SECONDS), 0, "events of a successful WRITE")
+    consumer.poll_one()
+    consumer.complete(rkey_xor=1)
+    equal(consumer.events_within(), 1, "events of an error completion")
     consumer.arm(ARM_SOLICITED)
-    equal(consumer.is_told(SOON), 0, "events of the error again")
+    equal(consumer.events_within(QUIET_SECONDS), 0, "further events of the error completion")
 
 
-@case("arming: for solicited completions, one in the queue notifies at once")
-@both
-def solicited_untold(consumer):
+@case("arming: armed for solicited completions, a solicited one in the CQ notifies at once")
+@by_call_and_by_word
+def notifies_of_pending_solicited(consumer):
     consumer.complete()
-    consumer.complete(wrong=1)
+    consumer.complete(rkey_xor=1)
     equal(consumer.cq.events(), 0, "events of a CQ that is not armed")
     consumer.arm(ARM_SOLICITED)
-    equal(consumer.is_told(), 1, "events once it is armed")
-    consumer.take()
+    equal(consumer.events_within(), 1, "events after arming")
+    consumer.poll_one()
     consumer.arm(ARM_SOLICITED)
-    equal(consumer.is_told(SOON), 0, "events of the error again")
+    equal(consumer.events_within(QUIET_SECONDS), 0, "further events of the error completion")
 
 
-@case("arming: events that nobody reads are few, and none is lost that matters")
-@both
-def unread(consumer):
-    for _ in range(4 * MOST_EVENTS):
+@case("arming: unread events are limited, and a process that reads gets one for each completion")
+@by_call_and_by_word
+def unread_events_are_limited(consumer):
+    for _ in range(4 * MAX_UNREAD_EVENTS):
         consumer.arm()
         consumer.complete()
-        consumer.take()
-    time.sleep(SOON)
+        consumer.poll_one()
+    time.sleep(QUIET_SECONDS)
     count = consumer.cq.events()
-    equal(1 <= count <= MOST_EVENTS, True, f"at most {MOST_EVENTS} events, and there are {count}")
-    for _ in range(2 * MOST_EVENTS):
+    wanted = f"at least 1 and at most {MAX_UNREAD_EVENTS} unread events ({count})"
+    equal(1 <= count <= MAX_UNREAD_EVENTS, True, wanted)
+    for _ in range(2 * MAX_UNREAD_EVENTS):
         consumer.arm()
         consumer.complete()
-        equal(consumer.is_told(), 1, "events of a process that reads them")
-        consumer.take()
+        equal(consumer.events_within(), 1, "events of a process that reads them")
+        consumer.poll_one()
 
 
-def taken(context, count):
+def take_async_events(context, count):
     """Takes asynchronous events until there are `count` or more, and returns their types."""
     found = []
 
-    def are_there():
+    def enough_found():
         found.extend(event for _, event in context.events())
         return len(found) >= count
 
-    wait_until_equal(are_there, True, "events")
+    becomes(enough_found, True, "events")
     return found
 
 
-def few_async(context, cause, kind):
+def check_async_limit(context, cause, kind):
     """Causes many events of type `kind` before it reads any, then reads each event at once."""
-    for _ in range(4 * MOST_ASYNC):
+    for _ in range(4 * MAX_ASYNC_EVENTS):
         cause()
-    equal(taken(context, MOST_ASYNC), [kind] * MOST_ASYNC, "unread events")
-    for _ in range(2 * MOST_ASYNC):
+    equal(take_async_events(context, MAX_ASYNC_EVENTS), [kind] * MAX_ASYNC_EVENTS, "unread events")
+    for _ in range(2 * MAX_ASYNC_EVENTS):
         cause()
-        equal(taken(context, 1), [kind], "the event of a process that reads it")
+        equal(take_async_events(context, 1), [kind], "the event of a process that reads it")
 
 
-@case("events: those of an SRQ that nobody reads are few")
-def unread_limits():
+@case("events: the unread asynchronous events of an SRQ are limited")
+def srq_events_are_limited():
     context = Context(NODE)
     srq = Srq(context)
-    few_async(context, lambda: srq.limit(1), EVENT_SRQ_LIMIT)
+    check_async_limit(context, lambda: srq.limit(1), EVENT_SRQ_LIMIT)
     context.close()
 
 
-def keep_many_unread(group):
+def exceed_cgroup_limit(group):
     """Joins the memory cgroup, and causes events of more SRQs than may have many unread events."""
     join(group)
     context = Context(NODE)
-    queues = [Srq(context) for _ in range(MOST_WITH_MANY + 10)]
+    queues = [Srq(context) for _ in range(MAX_OBJECTS_WITH_MANY + 10)]
     for srq in queues:
-        for _ in range(FEW_ASYNC + 2):
+        for _ in range(ASYNC_EVENTS_OF_ANY + 2):
             srq.limit(1)
-    most = len(queues) * FEW_ASYNC + MOST_WITH_MANY * 2
+    most = len(queues) * ASYNC_EVENTS_OF_ANY + MAX_OBJECTS_WITH_MANY * 2
     equal(len(context.events()), most, "unread events")
     for srq in queues[-2:]:
-        for _ in range(2 * MOST_ASYNC):
+        for _ in range(2 * MAX_ASYNC_EVENTS):
             srq.limit(1)
-    equal(len(context.events()), 2 * FEW_ASYNC, "unread events while others have the room")
+    equal(len(context.events()), 2 * ASYNC_EVENTS_OF_ANY, "unread events beyond the cgroup's limit")
     for srq in queues:
         srq.limit(1)
     for _ in range(4):
         queues[-1].limit(1)
-    equal(len(context.events()), len(queues) + 4, "unread events once there is room")
+    equal(len(context.events()), len(queues) + 4, "unread events after all events were read")
     context.close()
 
 
-@case("events: few objects of a memory cgroup have more than few that nobody reads")
-def unread_of_many():
+@case("events: the number of a memory cgroup's objects with more than two unread events is limited")
+def cgroup_events_are_limited():
     group = memory_group("unread")
-    in_child(lambda: keep_many_unread(group))
+    in_child(lambda: exceed_cgroup_limit(group))
     remove_group(group)
 
 
-@case("events: those of a QP that nobody reads are few")
-def unread_errors():
+@case("events: the unread asynchronous events of a QP are limited")
+def qp_events_are_limited():
     consumer = Consumer(DOORBELL)
 
     def fail():
-        consumer.complete(wrong=1)
-        consumer.take()
+        consumer.complete(rkey_xor=1)
+        consumer.poll_one()
         consumer.qp.modify(1, 0)
         consumer.qp.connect(GID_INDEX, GID)
 
-    few_async(consumer.context, fail, EVENT_ACCESS_ERROR)
+    check_async_limit(consumer.context, fail, EVENT_ACCESS_ERROR)
     consumer.context.close()
 
 

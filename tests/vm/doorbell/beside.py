@@ -17,12 +17,12 @@ from pairs import DEVICE, GID_INDEX, IS_DEBUG_KERNEL, become_nobody, equal, star
 COUNTS = (1, 2) if IS_DEBUG_KERNEL else (1, 8)
 RINGER = str(Path(__file__).with_name("ringer.py"))
 ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
-LOAD = ["rrxe-bench", "verbs", DEVICE, DEVICE, "write"]
-FOREVER = "1000000000"
+WRITE_BENCH = ["rrxe-bench", "verbs", DEVICE, DEVICE, "write"]
+ENDLESS = "1000000000"
 
 
 @contextlib.contextmanager
-def running(*commands):
+def background(*commands):
     """Runs the commands in the background until the block ends. Yields their processes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     programs = [subprocess.Popen(command, env=ENVIRONMENT, **pipes) for command in commands]
@@ -36,12 +36,12 @@ def running(*commands):
 
 
 @contextlib.contextmanager
-def ringing(count, what):
+def ringing(count, kind):
     """Runs a process with `count` contexts, all of whose doorbells ring, until the block ends.
 
-    `what` is the kind of ringer.py: bells or posts."""
-    with running(["python3", RINGER, DEVICE, str(GID_INDEX), str(count), what]) as (ringer,):
-        equal(ringer.stdout.readline(), b"ringing\n", "the ringer")
+    `kind` is the last argument of ringer.py: bells or posts."""
+    with background(["python3", RINGER, DEVICE, str(GID_INDEX), str(count), kind]) as (ringer,):
+        equal(ringer.stdout.readline(), b"ringing\n", "first line of ringer.py")
         time.sleep(0.5)
         yield
 
@@ -49,26 +49,26 @@ def ringing(count, what):
 @contextlib.contextmanager
 def sending(count):
     """Runs `count` processes that send through librrxe as fast as they can, until the block ends."""
-    with running(*[[*LOAD, "stream", "65536", FOREVER, "32", "8"]] * count):
+    with background(*[[*WRITE_BENCH, "stream", "65536", ENDLESS, "32", "8"]] * count):
         time.sleep(1)
         yield
 
 
 @contextlib.contextmanager
-def asking(count, number):
+def querying(count, qpn):
     """Runs `count` processes of the user nobody until the block ends. They query the QP of that
     number by netlink (`rdma resource show`) all the time. Yields their process IDs."""
-    requests = nldev.qp_request(nldev.Socket().index(DEVICE), number) * 1000
+    requests = nldev.qp_request(nldev.Socket().index(DEVICE), qpn) * 1000
 
-    def ask():
+    def query_forever():
         become_nobody()
-        asker = nldev.Socket().socket
+        sender = nldev.Socket().socket
         while True:
             # When send() returns, the kernel has handled all requests. It has dropped most
             # responses, because the socket's receive buffer is full and is not read.
-            asker.send(requests)
+            sender.send(requests)
 
-    children = [start_child(ask) for _ in range(count)]
+    children = [start_child(query_forever) for _ in range(count)]
     try:
         time.sleep(0.5)
         yield children
@@ -78,7 +78,7 @@ def asking(count, number):
             os.waitpid(child, 0)
 
 
-def beside_each(neighbours, measure, name):
+def for_each_count(neighbours, measure, name):
     """Calls measure(count, name) while the context manager neighbours(count) is active, for each
     number of COUNTS."""
     for count in COUNTS:

@@ -24,15 +24,13 @@ from pairs import (
     DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, main, pattern, wait_until_equal,
 )
 from extension import (
-    ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, SIGNALED, SLOTS, SOLICITED, SUMMARY,
-    Context, Cq, Qp, gid_of, node_of,
+    ARM, ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, NO_SLOT, SLOTS, SOLICITED,
+    SIGNALED, SUMMARY, Context, Cq, Qp, gid_of, node_of,
 )
 from uverbs import errno_of
 
 SEED = int(os.environ.get("SEED", "7"))
 GID = gid_of(DEVICE, GID_INDEX)
-
-
 NODE = node_of(DEVICE)
 
 
@@ -52,7 +50,8 @@ class Writer:
     def post(self, flags=SIGNALED):
         self.count += 1
         self.source.fill(struct.pack("=Q", self.count) + pattern(PAGE)[8:])
-        self.qp.write(self.count, self.source.address, self.lkey, self.target.address, self.rkey, PAGE, flags)
+        source, target = self.source.address, self.target.address
+        self.qp.write(self.count, source, self.lkey, target, self.rkey, PAGE, flags)
 
     def finish(self, seconds=PATIENCE):
         """Waits for the completion of the last WRITE, and compares the pages."""
@@ -63,57 +62,60 @@ class Writer:
                 equal(done, (self.count, 0), "completion")
                 break
             if time.monotonic() > end:
-                raise AssertionError(f"write {self.count} does not complete")
-        equal(self.target.read(PAGE) == self.source.read(PAGE), True, "what was written")
+                raise AssertionError(f"WRITE {self.count} does not complete")
+        equal(self.target.read(PAGE) == self.source.read(PAGE), True, "the written page is right")
 
-    def by_call(self):
+    def write_by_call(self):
         self.post()
         self.qp.call()
         self.finish()
 
-    def watched(self, seconds=PATIENCE):
+    def call_until_polled(self, seconds=PATIENCE):
         """Makes doorbell calls until a poller polls the doorbell page."""
         end = time.monotonic() + seconds
         while self.context.needs_call():
             if time.monotonic() > end:
-                raise AssertionError("the kernel does not watch the page of a busy process")
+                raise AssertionError("no poller polls the page of a busy process")
             self.qp.call()
 
 
-def refused(request, room=24):
+def open_errno(request, room=24):
+    """Returns the errno of opening the device with the request, or 0."""
     return errno_of(lambda: Context(NODE, request, room).close())
 
 
-@case("doorbells: negotiation")
+@case("doorbells: version and features of the interface are negotiated")
 def negotiation():
     context = Context(NODE)
-    equal((context.version, context.features, context.size), (1, DOORBELL | CQ_ARM, 8192), "the answer")
+    granted = (context.version, context.features, context.size)
+    equal(granted, (1, DOORBELL | CQ_ARM, 8192), "version, features and page size")
     equal(context.needs_call(), True, "a new page needs calls")
     context.close()
     newer = Context(NODE, struct.pack("=II", 9, DOORBELL | 1 << 31))
-    equal((newer.version, newer.features), (1, DOORBELL), "of a newer library")
+    equal((newer.version, newer.features), (1, DOORBELL), "version and features of a newer library")
     newer.close()
-    equal(refused(b"", 0), 0, "stock librxe")
-    equal(refused(struct.pack("=I", 1)), errno.EINVAL, "half a request")
-    equal(refused(struct.pack("=II", 0, 1)), errno.EINVAL, "no version")
-    equal(refused(struct.pack("=III", 1, 1, 7)), errno.EOPNOTSUPP, "a request with more")
-    equal(refused(struct.pack("=III", 1, 1, 0)), 0, "a request with zeros behind")
+    equal(open_errno(b"", 0), 0, "errno of stock librxe")
+    equal(open_errno(struct.pack("=I", 1)), errno.EINVAL, "errno of half a request")
+    equal(open_errno(struct.pack("=II", 0, 1)), errno.EINVAL, "errno of version 0")
+    equal(open_errno(struct.pack("=III", 1, 1, 7)), errno.EOPNOTSUPP, "errno of a longer request")
+    equal(open_errno(struct.pack("=III", 1, 1, 0)), 0, "errno of a request padded with zeros")
 
 
-@case("doorbells: a library without doorbells gets no slot")
-def without():
+@case("doorbells: a context without the doorbell feature has no page, and its QPs have no slot")
+def context_without_doorbells():
     writer = Writer(Context(NODE, struct.pack("=II", 1, CQ_ARM)))
-    equal((writer.context.features, writer.context.size, writer.qp.slot), (CQ_ARM, 0, 0xffffffff), "slot")
-    writer.by_call()
+    granted = (writer.context.features, writer.context.size, writer.qp.slot)
+    equal(granted, (CQ_ARM, 0, NO_SLOT), "features, page size and slot")
+    writer.write_by_call()
     writer.context.close()
 
 
-@case("doorbells: a busy process needs no calls, an idle one is not watched")
-def busy_and_idle():
+@case("doorbells: the page of a busy process is polled, and that of an idle process is not")
+def only_busy_pages_are_polled():
     writer = Writer()
     without_call = 0
     for _ in range(1000):
-        writer.watched()
+        writer.call_until_polled()
         writer.post()
         writer.qp.ring_bell()
         if writer.context.needs_call():
@@ -123,8 +125,8 @@ def busy_and_idle():
         writer.finish()
         if without_call == 50:
             break
-    equal(without_call, 50, "writes without a call")
-    wait_until_equal(writer.context.needs_call, True, "an idle page needs calls")
+    equal(without_call, 50, "WRITEs without a call")
+    becomes(writer.context.needs_call, True, "an idle page needs calls")
     writer.post()
 
     def stays_rung():
@@ -134,16 +136,16 @@ def busy_and_idle():
 
     # After the poller has set NEED_WAKEUP, it looks for doorbells once more, perhaps late. So the
     # first doorbell may still be served.
-    equal(any(stays_rung() for _ in range(2)), True, "nobody watches an idle page")
+    equal(any(stays_rung() for _ in range(2)), True, "an idle page is not polled")
     writer.qp.call()
     writer.finish()
     writer.context.close()
 
 
-@case("doorbells: bits that name nothing, or a queue without news")
-def idle_bits():
+@case("doorbells: set bits of slots without a QP, or of a QP without posts, do no harm")
+def useless_bits_do_no_harm():
     writer, other = Writer(), Writer()
-    writer.watched()
+    writer.call_until_polled()
     end = time.monotonic() + 1
     page = writer.context.page
     while time.monotonic() < end:
@@ -151,18 +153,18 @@ def idle_bits():
             page.u64(DIRTY + 8 * leaf).value = (1 << 64) - 1
         for word in range(8):
             page.u64(SUMMARY + 8 * word).value = (1 << 64) - 1
-        other.by_call()
+        other.write_by_call()
     time.sleep(0.2)
-    writer.by_call()
+    writer.write_by_call()
     writer.context.close()
     other.context.close()
 
 
-@case("doorbells: random garbage in the page while others work")
-def garbage():
+@case("doorbells: random values in a page do not disturb WRITEs of this or another context")
+def random_values_do_no_harm():
     generator, stop = random.Random(SEED), threading.Event()
     hostile = Writer()
-    hostile.watched()
+    hostile.call_until_polled()
 
     def scribble():
         page = hostile.context.page
@@ -176,7 +178,7 @@ def garbage():
     try:
         other = Writer()
         for count in range(300):
-            other.by_call()
+            other.write_by_call()
             hostile.post()
             hostile.qp.call()
             hostile.finish()
@@ -187,15 +189,15 @@ def garbage():
         stop.set()
         scribbler.join()
     hostile.context.close()
-    other.by_call()
+    other.write_by_call()
     other.context.close()
 
 
-@case("doorbells: a context that is closed while its doorbells ring")
-def closed():
+@case("doorbells: a context can be closed while its doorbells ring")
+def context_closes_while_ringing():
     for _ in range(20):
         writer = Writer()
-        writer.watched()
+        writer.call_until_polled()
         for _ in range(10):
             writer.post()
             writer.qp.ring_bell()
@@ -203,63 +205,65 @@ def closed():
         del writer
 
 
-@case("doorbells: slots are used again, and there are enough")
-def slots():
+@case("doorbells: new QPs get the slots of destroyed QPs")
+def slots_are_used_again():
     context = Context(NODE)
     cq = Cq(context)
     first = [Qp(context, cq, GID_INDEX, GID, 1, False) for _ in range(100)]
-    equal(sorted(qp.slot for qp in first), list(range(100)), "slots")
+    equal(sorted(qp.slot for qp in first), list(range(100)), "slots of the first QPs")
     for qp in first[10:20]:
         qp.destroy()
     again = [Qp(context, cq, GID_INDEX, GID, 1, False) for _ in range(10)]
-    equal(sorted(qp.slot for qp in again), list(range(10, 20)), "slots of the second lot")
-    equal(max(qp.slot for qp in first) < SLOTS, True, "slot")
+    equal(sorted(qp.slot for qp in again), list(range(10, 20)), "slots of the later QPs")
+    equal(max(qp.slot for qp in first) < SLOTS, True, "slots lie in the page")
     context.close()
 
 
-def heard(cq):
+def wait_for_events(cq):
     """Waits for a notification of the CQ, and returns the number of notifications taken at once."""
     counts = []
     wait_until_equal(lambda: counts.append(cq.events()) or counts[-1] > 0, True, "an event")
     return counts[-1]
 
 
-@case("arm word: one notification for each time, solicited or any")
-def arming():
+@case("arm word: arming for any or for solicited completions gives one notification")
+def arm_word_notifies_once():
     writer = Writer()
-    writer.by_call()
+    writer.write_by_call()
     equal(writer.cq.events(), 0, "events of a CQ that was not armed")
     writer.cq.arm(ARM_NEXT)
-    writer.by_call()
-    equal(heard(writer.cq), 1, "events once armed")
-    equal(writer.cq.ring.u32(320).value, ARM_NONE, "the word after that")
-    writer.by_call()
-    equal(writer.cq.events(), 0, "events after that")
+    writer.write_by_call()
+    equal(wait_for_events(writer.cq), 1, "events after arming")
+    equal(writer.cq.ring.u32(ARM).value, ARM_NONE, "the arm word after the notification")
+    writer.write_by_call()
+    equal(writer.cq.events(), 0, "events after the notification")
     writer.cq.arm(ARM_SOLICITED)
     writer.post(SIGNALED | SOLICITED)
     writer.qp.call()
     writer.finish()
-    equal((writer.cq.events(), writer.cq.ring.u32(320).value), (0, ARM_SOLICITED), "a send's completion is not solicited")
+    seen = (writer.cq.events(), writer.cq.ring.u32(ARM).value)
+    equal(seen, (0, ARM_SOLICITED), "events and arm word after the completion of a send request")
     # An error completion notifies although it is not solicited. The access error moves the peer to
     # the error state. The peer is the same QP, so the WRITE completes with a flush error (5).
-    writer.qp.write(99, writer.source.address, writer.lkey, writer.target.address, writer.rkey ^ 1, 8)
+    source, target = writer.source.address, writer.target.address
+    writer.qp.write(99, source, writer.lkey, target, writer.rkey ^ 1, 8)
     writer.qp.call()
-    equal((heard(writer.cq), writer.cq.poll()), (1, (99, 5)), "an error")
+    equal((wait_for_events(writer.cq), writer.cq.poll()), (1, (99, 5)), "events and completion")
     writer.context.close()
 
 
-@case("arm word: any value, at any time")
-def arm_garbage():
+@case("arm word: any value at any time does no harm")
+def any_arm_word_does_no_harm():
     generator = random.Random(SEED)
     writer = Writer()
     for _ in range(500):
-        writer.cq.ring.u32(320).value = generator.getrandbits(32)
-        writer.by_call()
+        writer.cq.ring.u32(ARM).value = generator.getrandbits(32)
+        writer.write_by_call()
         writer.cq.events()
     writer.context.close()
 
 
-def cost():
+def worker_cost():
     """Returns the CPU time of kernel workers in ticks, and the number of softirqs of hrtimers and
     work items, both within two seconds."""
     ticks, softirqs = worker_ticks(), softirq_count("HRTIMER", "TASKLET")
@@ -268,19 +272,21 @@ def cost():
 
 
 @case("doorbells: a thousand idle contexts cost no CPU time")
-def idle_cost():
+def idle_contexts_cost_nothing():
     contexts = [Context(NODE) for _ in range(1000)]
     writers = [Writer(context) for context in contexts[:20]]
     for writer in writers:
-        writer.watched()
+        writer.call_until_polled()
     time.sleep(0.5)
     # The counts include other work of the kernel. If the host stops a virtual CPU, that time is
     # charged to the worker that runs there. A polled page would cost CPU time in each of the three
     # measurements, so the minimum counts.
-    ticks, softirqs = map(min, zip(*(cost() for _ in range(3))))
-    print(f"# in two seconds {ticks} ticks of workers, {softirqs} softirqs of timers and work items")
-    equal(ticks <= 20, True, "ticks of the kernel's workers in two seconds, of which one that watches takes hundreds")
-    equal(softirqs <= 100, True, "softirqs in two seconds, where each watched page would have thousands")
+    ticks, softirqs = map(min, zip(*(worker_cost() for _ in range(3))))
+    print(f"# in 2 s: {ticks} ticks of workers, {softirqs} softirqs of timers and work items")
+    # A poller that polls all the time takes hundreds of ticks.
+    equal(ticks <= 20, True, f"at most 20 ticks of kernel workers in 2 s ({ticks})")
+    # Each polled page would cause thousands of softirqs.
+    equal(softirqs <= 100, True, f"at most 100 softirqs in 2 s ({softirqs})")
     for writer in writers:
         equal(writer.context.needs_call(), True, "an idle page needs calls")
     for context in contexts:

@@ -8,11 +8,11 @@ source "$(dirname "$0")/../lib/guest.sh"
 
 # On an emulated machine Python takes longer between two posts than the default of poll_idle_us
 # (50), after which polling of a page ends. So polling goes on for 5,000 us without a post.
-check "patient pollers" modprobe rrxe poll_idle_us=5000
+check "the module loads, and pollers wait 5 ms for a post" modprobe rrxe poll_idle_us=5000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 for script in doorbell arming; do
 	python3 "$(dirname "$0")/$script.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
 		fail "$script.py exits with status 0" "status $?"
 done
-check "the watchers' CPUs can be set" test -w /sys/devices/virtual/workqueue/rrxe_poll/cpumask
+check "the CPUs of the pollers can be set" test -w /sys/devices/virtual/workqueue/rrxe_poll/cpumask

@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 
-from beside import ENVIRONMENT, LOAD, asking, beside_each, ringing, sending
-from cpu_time import packets_sent_by, packets_sent_during, runs_queued_during, worker_ticks
+from beside import ENVIRONMENT, WRITE_BENCH, querying, for_each_count, ringing, sending
+from cpu_time import packets_sent_by, packets_sent_during, turns_queued_during, worker_ticks
 from extension import Context, Cq, Qp, gid_of, node_of
 from pairs import (
     DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PATIENCE, Pair, case, equal, main, register_filled_buffer,
@@ -29,43 +29,44 @@ from pairs import (
 
 
 # Number of round trips. On the debug kernel one takes up to 30 ms.
-TRIPS = 200 if IS_DEBUG_KERNEL else 3000
+ROUND_TRIPS = 200 if IS_DEBUG_KERNEL else 3000
 LIMIT_SECONDS = 100
 # Number of packets that chance does not explain.
-ENOUGH = 10
+MIN_PACKETS = 10
 
 
-def round_trip(where):
+def check_round_trips(label):
     """Fails if the round trips take longer than the limit. Prints their median and average."""
-    command = [*LOAD, "spin", "8", str(TRIPS), "1", "1"]
-    line = subprocess.run(command, env=ENVIRONMENT, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.PIPE).stdout
-    times = json.loads(line)
+    command = [*WRITE_BENCH, "spin", "8", str(ROUND_TRIPS), "1", "1"]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.PIPE)
+    times = json.loads(done.stdout)
     median, average = times["ns_per_message"] / 1000, times["ns_mean"] / 1000
-    print(f"# {where}: {median:.1f} us, on average {average:.1f}", flush=True)
+    print(f"# {label}: {median:.1f} us, on average {average:.1f}", flush=True)
 
 
 def measure(count, name):
-    round_trip(f"beside {count} {name}")
+    check_round_trips(f"beside {count} {name}")
 
 
-@case("neighbours: a program alone")
-def alone():
-    round_trip("alone")
+@case("neighbours: the round trips of a program alone end in time")
+def round_trips_alone():
+    check_round_trips("alone")
 
 
-@case("neighbours: processes that send through librrxe")
-def senders():
-    beside_each(sending, measure, "that send")
+@case("neighbours: round trips end in time beside processes that send through librrxe")
+def round_trips_beside_senders():
+    for_each_count(sending, measure, "that send")
 
 
-@case("neighbours: contexts that ring for nothing")
-def bells():
-    beside_each(functools.partial(ringing, what="bells"), measure, "that ring for nothing")
+@case("neighbours: round trips end in time beside contexts that ring without posts")
+def round_trips_beside_useless_doorbells():
+    for_each_count(functools.partial(ringing, kind="bells"), measure, "that ring without posts")
 
 
-@case("neighbours: contexts whose send queues are always full")
-def full_queues():
-    beside_each(functools.partial(ringing, what="posts"), measure, "with full queues")
+@case("neighbours: round trips end in time beside contexts whose send queues are always full")
+def round_trips_beside_full_queues():
+    for_each_count(functools.partial(ringing, kind="posts"), measure, "with full queues")
 
 
 def ticks_a_second():
@@ -75,8 +76,8 @@ def ticks_a_second():
     return (worker_ticks() - before) / (time.monotonic() - began)
 
 
-@case("neighbours: contexts that ring for nothing are hardly watched")
-def vain():
+@case("neighbours: contexts that ring without posts are polled for a quarter of a CPU at most")
+def cost_of_useless_doorbells():
     with ringing(3, "bells"):
         time.sleep(2)
         # If the host stops a virtual CPU that runs a poller, that time counts as the poller's. A
@@ -84,11 +85,11 @@ def vain():
         # minimum counts.
         rate = min(ticks_a_second() for _ in range(5))
     print(f"# {rate:.0f} ticks of pollers in a second")
-    equal(rate <= os.sysconf("SC_CLK_TCK") / 4, True, "pollers have a quarter of a CPU at most")
+    equal(rate <= os.sysconf("SC_CLK_TCK") / 4, True, "pollers take a quarter of a CPU at most")
 
 
-@case("neighbours: no softirq serves doorbells")
-def turns_of_softirqs():
+@case("neighbours: no softirq sends packets for doorbells")
+def no_packets_by_softirqs():
     # The only poller is overloaded, so the watchdogs end the polling of pages.
     with ringing(8, "posts"):
         sent, by_softirqs = packets_sent_during(2)
@@ -96,16 +97,18 @@ def turns_of_softirqs():
     equal((sent > 0, by_softirqs), (True, 0), "packets, and those sent by softirqs")
 
 
-@case("neighbours: no softirq does what queries kept a queue from")
-def queries():
+@case("neighbours: runs of a QP that queries delay are not queued to softirq")
+def no_softirq_runs_after_queries():
     context = Context(node_of(DEVICE))
-    qp, over = Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX)), threading.Event()
+    qp = Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX))
+    over = threading.Event()
 
     def repeat(call):
         while not over.is_set():
             call()
 
-    threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in (qp.query, qp.call, qp.call)]
+    calls = (qp.query, qp.call, qp.call)
+    threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     count = runs_queued_during(lambda: time.sleep(5))
@@ -113,27 +116,27 @@ def queries():
     for thread in threads:
         thread.join()
     context.close()
-    equal(count, 0, "turns of softirqs")
+    equal(count, 0, "runs queued to softirq")
 
 
-@case("neighbours: who asks for a queue does what it kept the queue from")
-def askers():
+@case("neighbours: a netlink query of a QP makes the runs that it delays")
+def queries_run_the_engine():
     pair = Pair()
-    source, (target, _) = register_filled_buffer(pair, 8)[1], register_filled_buffer(pair, 8)
-    there = (target.address, pair.kept[-1].rkey)
+    source, (target, _) = known(pair, 8)[1], known(pair, 8)
+    remote = (target.address, pair.kept[-1].rkey)
     messages = packets = 0
 
     def write():
         for _ in range(500):
-            equal(pair.write(source, there), 0, "status of a WRITE")
+            equal(pair.write(source, remote), 0, "status of a WRITE")
 
     end = time.monotonic() + PATIENCE
-    with asking(4, pair.qps[0].qp_num) as children:
-        while packets < ENOUGH and time.monotonic() < end:
+    with querying(4, pair.qps[0].qp_num) as children:
+        while packets < MIN_PACKETS and time.monotonic() < end:
             packets += packets_sent_by(children, write)
             messages += 500
-    print(f"# {messages} messages, {packets} packets that those sent who asked")
-    equal(packets >= ENOUGH, True, "a queue has its turn before others ask")
+    print(f"# {messages} messages, {packets} packets sent by processes that query")
+    equal(packets >= MIN_PACKETS, True, "processes that query send packets of the QP")
 
 
 sys.exit(main())

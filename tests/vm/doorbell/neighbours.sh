@@ -6,35 +6,39 @@
 # or to a QP of the same device, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# begin CONTEXTS: starts ringer.py in the background, with that many hostile contexts.
-begin() {
-	python3 "$(dirname "$0")/ringer.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" posts >/tmp/ringer &
+# start_ringer CONTEXTS: starts ringer.py in the background, with that many hostile contexts.
+start_ringer() {
+	local index
+	index=$(gid_index "$DEV1" $HOST1_V4)
+	python3 "$(dirname "$0")/ringer.py" "$DEV1" "$index" "$1" posts >/tmp/ringer &
 	RINGER=$!
 	wait_for 30 grep -q ringing /tmp/ringer
 }
 
-# measure PROGRAM: runs a Python program of this folder.
-measure() {
-	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" || fail "$1 exits with status 0" "status $?"
+# run_test PROGRAM: runs a Python program of this folder.
+run_test() {
+	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
+		fail "$1 ends well" "status $?"
 }
 
 # An emulated machine is slow: polling of a page ends after 1,000 us without a post, not after the
 # default of 50 us.
-check "one poller" modprobe rrxe pollers=1 poll_idle_us=1000
+check "the module loads with one poller" modprobe rrxe pollers=1 poll_idle_us=1000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-measure neighbours.py
+run_test neighbours.py
 
 # With a poll_idle_us of a second the watchdogs detect a starved poller after a second only. So no
 # process that waits for the poller is told to make doorbell calls instead.
-check "the module goes" rmmod rrxe
-check "a patient poller" modprobe rrxe pollers=1 poll_idle_us=1000000
+check "the module is removed" rmmod rrxe
+check "the module loads with one poller that waits a second for a post" \
+	modprobe rrxe pollers=1 poll_idle_us=1000000
 check "link on host 1 again" link_add 1
-measure shares.py
+run_test shares.py
 
 # The doorbell pages of the hostile contexts stay mapped, and the contexts go on ringing.
-check "hostile contexts" begin 3
+check "hostile contexts ring their doorbells" start_ringer 3
 sleep 1
-check "their device goes" link_del 1
-check "the module goes while their pages still ring" rmmod rrxe
-check "they ring to the end" kill $RINGER
+check "the device is deleted while hostile contexts ring" link_del 1
+check "the module is removed while doorbell pages are mapped and ring" rmmod rrxe
+check "the hostile contexts have rung until the end" kill $RINGER

@@ -19,23 +19,23 @@ from extension import CONSUMER, DIRTY, PRODUCER, SUMMARY, Context, Cq, Qp, gid_o
 from pairs import PAGE, Buffer
 
 # Number of QPs of a context. With `posts`, few QPs suffice to keep all CPUs busy.
-QUEUES = {"bells": 64, "posts": 16}
+QPS_PER_CONTEXT = {"bells": 64, "posts": 16}
 # Number of doorbell calls in a row after which the driver begins to poll the page (BUSY_CALLS of
 # doorbells/poll_policy.rs).
-BUSY = 16
+BUSY_CALLS = 16
 
 
-class Neighbour:
+class HostileContext:
     """A hostile context with its QPs, and one more QP for doorbell calls."""
 
-    def __init__(self, device, gid_index, what):
+    def __init__(self, device, gid_index, kind):
         self.context = Context(node_of(device))
         gid, cq = gid_of(device, gid_index), Cq(self.context)
-        self.queues = [Qp(self.context, cq, gid_index, gid, 63) for _ in range(QUEUES[what])]
-        self.caller = self.queues.pop()
-        self.indices = [self.fill(qp) for qp in self.queues] if what == "posts" else []
+        self.qps = [Qp(self.context, cq, gid_index, gid, 63) for _ in range(QPS_PER_CONTEXT[kind])]
+        self.call_qp = self.qps.pop()
+        self.rings = [self.fill_send_ring(qp) for qp in self.qps] if kind == "posts" else []
 
-    def fill(self, qp):
+    def fill_send_ring(self, qp):
         """Puts a WRITE into each element of the send ring. Returns the producer index, the consumer
         index and the mask of the ring."""
         buffer = Buffer(PAGE)
@@ -45,30 +45,30 @@ class Neighbour:
         qp.ring.u32(PRODUCER).value = 0
         return qp.ring.u32(PRODUCER), qp.ring.u32(CONSUMER), qp.mask
 
-    def ring(self):
-        for producer, consumer, mask in self.indices:
+    def ring_all(self):
+        for producer, consumer, mask in self.rings:
             producer.value = (consumer.value - 1) & mask
         memory = self.context.page.memory
         memory[DIRTY:DIRTY + 4096] = b"\xff" * 4096
         memory[SUMMARY:SUMMARY + 64] = b"\xff" * 64
 
-    def call(self):
+    def call_if_needed(self):
         if self.context.needs_call():
-            for _ in range(BUSY):
-                self.caller.call()
+            for _ in range(BUSY_CALLS):
+                self.call_qp.call()
 
 
 def main():
-    device, gid_index, contexts, what = sys.argv[1:]
+    device, gid_index, contexts, kind = sys.argv[1:]
     # Python's mmap duplicates the descriptor of the device file for each mapping of a ring.
     resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
-    neighbours = [Neighbour(device, int(gid_index), what) for _ in range(int(contexts))]
+    hostile_contexts = [HostileContext(device, int(gid_index), kind) for _ in range(int(contexts))]
     print("ringing", flush=True)
     while True:
-        for neighbour in neighbours:
-            neighbour.ring()
+        for hostile in hostile_contexts:
+            hostile.ring_all()
             try:
-                neighbour.call()
+                hostile.call_if_needed()
             except OSError:
                 pass  # the device is gone
 

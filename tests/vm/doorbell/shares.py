@@ -15,23 +15,23 @@ import re
 import sys
 import time
 
-from beside import FOREVER, LOAD, beside_each, ringing, running, sending
-from cpu_time import TRACING, event_trigger, softirqs_during
+from beside import ENDLESS, WRITE_BENCH, for_each_count, ringing, background, sending
+from cpu_time import TRACING, softirqs_during, triggered
 from pairs import PATIENCE, case, equal, main
 
 SECONDS = 1
 # Least part of its even share that the program must have, and number of tries of which one must
 # succeed. If the host of an emulated machine is busy, it stops the program's CPU, too.
-TOLERANCE = 0.5
+MIN_PART_OF_SHARE = 0.5
 TRIES = 3
 # Number of softirqs of work items that the rest of the kernel may cause in SECONDS.
 MAX_SOFTIRQS = 100
 EVENTS = TRACING / "events/workqueue"
-TURNS = TRACING / "events/synthetic/poller_turn"
+SLICE_EVENT = TRACING / "events/synthetic/poller_slice"
 
 
 @functools.cache
-def watchers():
+def poller_filter():
     """Returns the trace filter for work items that poll a doorbell page. It contains the address of
     the item's function, so the call waits until such an item is queued."""
     queued = EVENTS / "workqueue_queue_work"
@@ -45,62 +45,64 @@ def watchers():
     return f"if function == 0x{address}"
 
 
-def poller_time():
+def poller_times():
     """Returns {work item of a page: nanoseconds for which the poller polled the page} over SECONDS.
     The kernel adds up the times in a histogram."""
-    condition = watchers()
+    condition = poller_filter()
     began = f"hist:keys=work:began=common_timestamp {condition}"
-    took = "took=common_timestamp-$began:onmatch(workqueue.workqueue_execute_start).poller_turn(work,$took)"
-    with event_trigger(EVENTS / "workqueue_execute_start", began), \
-            event_trigger(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
-            event_trigger(TURNS, "hist:keys=work:vals=took"):
+    start = "workqueue.workqueue_execute_start"
+    took = f"took=common_timestamp-$began:onmatch({start}).poller_slice(work,$took)"
+    with triggered(EVENTS / "workqueue_execute_start", began), \
+            triggered(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
+            triggered(SLICE_EVENT, "hist:keys=work:vals=took"):
         time.sleep(SECONDS)
-        table = (TURNS / "hist").read_text()
+        table = (SLICE_EVENT / "hist").read_text()
     return {page: int(spent) for page, spent in re.findall(r"work: +(\d+) .* took: +(\d+)", table)}
 
 
-def share(count):
+def program_share(count):
     """Returns the part of the poller's time that the program has beside `count` pages, and the
     number of pages that have any of it."""
     before, end = set(), time.monotonic() + PATIENCE
     while len(before) < count and time.monotonic() < end:
-        before |= poller_time().keys()
-    with running([*LOAD, "spin", "8", FOREVER, "1", "1"]):
-        while not poller_time().keys() - before and time.monotonic() < end:
+        before |= poller_times().keys()
+    with background([*WRITE_BENCH, "spin", "8", ENDLESS, "1", "1"]):
+        while not poller_times().keys() - before and time.monotonic() < end:
             pass
-        took = poller_time()
+        took = poller_times()
     own = sum(spent for page, spent in took.items() if page not in before)
     return own / sum(took.values()), len(took)
 
 
-def even_share(count, name):
-    """Fails unless the program has about 1/(`count` + 1) of the poller's time, or more. It has more
-    if the other contexts do not use their shares."""
+def check_even_share(count, name):
+    """Fails unless the program has at least half of 1/(`count` + 1) of the poller's time. It has
+    more than its even share if the other contexts do not use theirs."""
     for _ in range(TRIES):
-        part, pages = share(count)
-        print(f"# beside {count} {name}: {part:.3f} of the poller's time, of {pages} pages", flush=True)
-        if part >= TOLERANCE / (count + 1):
+        measured, pages = program_share(count)
+        found = f"{measured:.3f} of the poller's time, of {pages} pages"
+        print(f"# beside {count} {name}: {found}", flush=True)
+        if measured >= MIN_PART_OF_SHARE / (count + 1):
             return
-    raise AssertionError(f"no share of the poller beside {count}")
+    raise AssertionError(f"no even share of the poller beside {count} {name}")
 
 
-@case("shares: processes that send through librrxe")
-def senders():
-    beside_each(sending, even_share, "that send")
+@case("shares: a program has an even share beside processes that send through librrxe")
+def share_beside_senders():
+    for_each_count(sending, check_even_share, "that send")
 
 
-@case("shares: contexts whose send queues are always full")
-def full_queues():
-    beside_each(functools.partial(ringing, what="posts"), even_share, "with full queues")
+@case("shares: a program has an even share beside contexts with full send queues")
+def share_beside_full_queues():
+    for_each_count(functools.partial(ringing, kind="posts"), check_even_share, "with full queues")
 
 
-@case("shares: what full send queues leave over is not work of softirqs")
-def softirqs():
+@case("shares: the work that runs of full send queues leave is not queued to softirqs")
+def no_softirq_work():
     with ringing(3, "posts"):
         count = softirqs_during(SECONDS)
     print(f"# {count} softirqs of work items in a second")
-    equal(count <= MAX_SOFTIRQS, True, "hardly any")
+    equal(count <= MAX_SOFTIRQS, True, f"at most {MAX_SOFTIRQS} softirqs of work items ({count})")
 
 
-(TRACING / "synthetic_events").write_text("poller_turn u64 work; u64 took\n")
+(TRACING / "synthetic_events").write_text("poller_slice u64 work; u64 took\n")
 sys.exit(main())
