@@ -1,25 +1,31 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=600 append=slub_debug=FZP,kmalloc-*
-# Hostile users: the fuzzer (tests/fuzz), beside a pair of honest QPs.
+# Tests that hostile users of the driver harm neither the kernel nor other users. The fuzzer
+# (rrxe-fuzz, tests/fuzz) starts attackers: processes that make random calls of verbs on the links
+# of two hosts, which a veth pair connects. A pair of honest QPs transfers data at the same time,
+# and compares it. Settings of the environment, with their defaults:
 #
-#   FUZZ_SECONDS    how long each run takes (20)
-#   FUZZ_SEEDS      the seeds of the runs with the honest pair, separated by commas (1,2)
-#   FUZZ_UNLOAD     seeds of runs in which the module is removed, too, and there is no honest pair (3)
-#   FUZZ_FOCI       runs of attackers that have only this focus, and nobody beside them ()
-#   FUZZ_ARGUMENTS  more arguments for rrxe-fuzz, separated by commas
-#   FUZZ_COVERAGE   set to print the module's symbols, for coverage.py
+#   FUZZ_SECONDS    duration of each run in seconds (20)
+#   FUZZ_SEEDS      seeds of the runs with the honest pair, separated by commas (1,2)
+#   FUZZ_UNLOAD     seeds of runs without the honest pair, in which the module is removed, too (3)
+#   FUZZ_FOCI       foci of further runs, in which attackers choose from few operations, without the
+#                   honest pair and without changes of devices and namespaces (--chaos) ()
+#   FUZZ_ARGUMENTS  more arguments of rrxe-fuzz, separated by commas ()
+#   FUZZ_COVERAGE   if set, the module's symbols are printed, for tests/tools/coverage.py ()
 #
-# A busy host makes any duration useless as a limit on the time with interrupts disabled. So the completions that
-# resizing a CQ copies then are counted (drivers/infiniband/sw/rrxe/verbs/cq/resize.rs: AT_ONCE), on the debug kernel: stock
-# kernels have no probes on Rust's functions, because these have no entry for ftrace.
+# The test also bounds the work that resizing a CQ does with interrupts disabled. The duration of
+# that work is no useful bound, because any duration can occur on a busy host. So a kprobe counts
+# the completions that are copied (AT_ONCE of drivers/infiniband/sw/rrxe/verbs/cq/resize.rs). It
+# works on the debug kernel only: stock kernels have no probes on Rust functions, because those have
+# no entry for ftrace.
 source "$(dirname "$0")/../lib/guest.sh"
 : "${FUZZ_SECONDS:=20}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
 readonly CGROUP=/sys/fs/cgroup/fuzz FAULTS=/sys/kernel/debug TRACING=/sys/kernel/tracing
 readonly COPIES=$TRACING/instances/fuzz AT_ONCE=1024
 IFS=, read -ra ARGUMENTS <<<"$FUZZ_ARGUMENTS"
 
-# Attackers have as much memory and as many processes as a user's session has.
+# Makes the cgroup of the attackers. It limits memory and processes as a user's session is limited.
 limits() {
 	echo "+memory +pids" >/sys/fs/cgroup/cgroup.subtree_control
 	mkdir -p $CGROUP && echo 700M >$CGROUP/memory.max && echo 800 >$CGROUP/pids.max
@@ -28,7 +34,8 @@ limits() {
 	return 0
 }
 
-# Where the kernel can make allocations and copies fail, it does so for attackers, and says nothing of it.
+# Sets up fault injection for the attackers' allocations and copies, without log messages. Fails if
+# the kernel has no fault injection.
 faults() {
 	local kind
 	[[ -e $FAULTS/failslab ]] || return
@@ -41,7 +48,8 @@ faults() {
 	done
 }
 
-# A probe on the function that copies a ring's elements. Its fifth argument is their number. The probe survives the module.
+# Puts a kprobe on the function that copies elements of a ring. The fifth argument of the function
+# is their number. The probe stays when the module is removed.
 watch_copies() {
 	local function
 	function=$(awk '$4 == "[rrxe]" && $3 ~ /^_R.*4Ring13copy_elements$/ { print $3 }' /proc/kallsyms)
@@ -54,13 +62,14 @@ watch_copies() {
 	echo "count > $AT_ONCE" >$COPIES/events/fuzz/copies/filter && echo 1 >$COPIES/events/fuzz/copies/enable
 }
 
-# No long copy was made with interrupts disabled, where copies are counted. What was counted is forgotten.
+# Fails if the kprobe has counted a long copy with interrupts disabled. Succeeds if there is no
+# kprobe. Resets the count.
 copies_are_short() {
 	local flags long=0 disabled=0
 	[[ -e $COPIES/events/fuzz ]] || return 0
 	while read -r flags; do
 		long=$((long + 1))
-		# Bit 9 of the flags: interrupts are enabled.
+		# Bit 9 of the CPU's flags (IF): interrupts are enabled.
 		[[ $((flags & 512)) -ne 0 ]] || disabled=$((disabled + 1))
 	done < <(sed -n 's/.*copies: .* flags=//p' $COPIES/trace)
 	note "$long copies of more than $AT_ONCE completions, $disabled of them with interrupts disabled"
@@ -68,7 +77,7 @@ copies_are_short() {
 	[[ $disabled -eq 0 ]]
 }
 
-# fuzz SEED ARGUMENT...: one run, whose report is shown.
+# fuzz SEED ARGUMENT...: makes one run and shows its report.
 fuzz() {
 	local seed=$1 log=/tmp/fuzz.log rc=0
 	shift
@@ -77,7 +86,7 @@ fuzz() {
 	return $rc
 }
 
-# run NAME COMMAND...: as check, with all output shown, for a report.
+# run NAME COMMAND...: as check, but shows all output of the command, not only after a failure.
 run() {
 	local name=$1 rc=0
 	shift
@@ -91,7 +100,8 @@ links_up() {
 	link_add 1 && link_add 2
 }
 
-# Everything goes, and nothing is left of it: each is the end of something that attackers had.
+# Deletes the links, the attackers' network namespaces and the module, each of which ends objects of
+# the attackers. Fails if devices or work queues of the module remain.
 all_goes() {
 	local place
 	link_del 1
@@ -101,10 +111,11 @@ all_goes() {
 	! ls -d /sys/devices/virtual/workqueue/rrxe* 2>/dev/null && ! ls -d /sys/class/infiniband/rrxe* 2>/dev/null
 }
 
-# fuzz_beside_pair SEED ARGUMENT...: one run, with the pair of honest QPs.
+# fuzz_beside_pair SEED ARGUMENT...: makes one run with the pair of honest QPs.
 fuzz_beside_pair() { fuzz "$@" --victims "$DEV1,$DEV2"; }
 
-# attack NAME CLAIM COMMAND...: the command of a run, between new links and their end.
+# attack NAME CLAIM COMMAND...: makes new links, runs the command, and deletes the links. CLAIM is
+# the expected result of the command.
 attack() {
 	local name=$1 claim=$2
 	shift 2
@@ -119,7 +130,7 @@ check "two hosts" hosts_up 4200
 check "attackers have limits" limits
 FAULTY=()
 if faults; then FAULTY=(--faults); fi
-# KASAN, lockdep and kmemleak check each access, lock and allocation.
+# The debug kernel is slower: KASAN, lockdep and kmemleak check each access, lock and allocation.
 [[ ! -e $FAULTS/kmemleak ]] || FAULTY+=(--slow 5)
 note "fault injection: ${FAULTY[*]:-this kernel has none}"
 

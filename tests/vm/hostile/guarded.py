@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""A user of the peer's host forges datagrams: guarded.py DEVICE GID-INDEX lands|refused.
+"""Tests rrxe-guard.nft, the nftables rules against forged RoCE packets of a host's own users.
 
-DEVICE is on eth0 of h1; the user is on h2.
+    guarded.py DEVICE GID-INDEX lands|refused
+
+A UD QP of DEVICE, on eth0 of host h1, posts receives. A user of host h2 sends datagrams to the QP
+by an ordinary UDP socket, with the right Q_Key, over IPv4 and IPv6. With `lands` all of them must
+be received, with `refused` each sendto() must fail.
 """
 
 import sys

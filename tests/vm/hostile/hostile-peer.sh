@@ -1,8 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=600
-# Hostile peers: forged, replayed and mutated packets by every way, beside honest QPs. The output names the seed;
-# RRXE_ENV="SEED=n" make vm RUN=tests/vm/hostile/hostile-peer.sh repeats it, SECONDS_EACH=n makes each flood longer.
+# Tests that floods of forged, replayed and mutated packets do not disturb honest QPs (hostile.py).
+# Host 2 sends them to host 1 over a veth pair, over a second veth pair, and over a VLAN of the
+# first. Packets also come from ordinary sockets of host 1. The output contains the seed. To repeat
+# a run:
+#   RRXE_ENV="SEED=n" make vm RUN=tests/vm/hostile/hostile-peer.sh
+# SECONDS_EACH=n sets the duration of each flood in seconds.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Hostile peers beside honest QPs: hostile.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX.
+"""Tests that hostile packets do not disturb the transfers of honest QPs.
 
-DEVICE is on eth0 of h1, PEER-DEVICE on eth0 of h2; both hosts have eth1, and vlan5 on eth0. The attacker knows the
-numbers and keys of all QPs and addresses of both hosts, but not the PSNs: it has those that are far from the live ones.
-All it sends depends on SEED only, but for what it replays.
+    hostile.py DEVICE GID-INDEX PEER-DEVICE PEER-GID-INDEX
 
-RoCE can't stop one who sends with a peer's addresses: a datagram with the right Q_Key or an UC packet lands, and an RC
-packet with a PSN in the window counts. Such packets are not sent here.
+DEVICE is on eth0 of host h1, PEER-DEVICE on eth0 of host h2. Both hosts have eth1, and vlan5 on
+eth0. An honest process transfers data between the devices by RC, UC and UD QPs, compares it, and
+counts its rounds. The attacker floods h1 with packets from h2. It knows the QPNs and keys of all
+QPs and the addresses of both hosts, but not the PSNs: it uses PSNs far from the live ones. Its
+packets depend on SEED only, except for replayed packets.
+
+RoCE cannot detect a sender that uses a peer's addresses. A datagram with the right Q_Key and a UC
+packet are received, and so is an RC packet with a PSN in the window. This test sends no such
+packets.
 """
 
 import contextlib
@@ -41,18 +46,21 @@ HOST1, HOST2, STRANGER, OTHER_WIRE, VLAN = "10.77.0.1", "10.77.0.2", "10.77.0.9"
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 SECONDS = float(os.environ.get("SECONDS_EACH", "4"))
 QKEY, DEPTH, KINDS, GRH = 0x11223344, 16, 3000, 40
-# Honest PSNs begin here and don't get far; the attacker's are elsewhere.
+# First PSN of the honest QPs, which do not send many packets, and the range of the attacker's PSNs.
 FIRST_PSN, SAFE_PSNS = 0x100000, range(0x400000, 0xF00000)
 CLOSED_PORT, ETH_P_ALL, REPLAYED = 4790, 3, 300
-# Bytes of a BTH up to those that the ICRC masks.
+# Minimum length in bytes of a truncated packet behind its UDP header: the computation of the ICRC
+# masks byte 4 of the BTH (sealed() of forge.py).
 LEAST_ICRC = 5
-# The least part of their speed that honest QPs keep, measured beside the same packets to a closed port. They should keep
-# half; a busy host makes either measurement wrong by a multiple.
+# Least ratio of the honest rounds a second during a flood of the RoCE port to those during a flood
+# of a closed port. The ratio should be a half. But a busy host makes either measurement wrong by a
+# multiple.
 LEAST = 0.05
 
 
 class Queue:
-    """A QP with memory: the honest part, which its peer uses, and the guarded part, which nobody does."""
+    """A QP of the honest process with its memory. The QPs use the first part. No QP uses the
+    guarded part, to which the attacker's packets refer."""
 
     GUARDED = DEPTH * PAGE
 
@@ -80,7 +88,8 @@ class Queue:
         attr.dest_qp_num = peer.qp.qp_num
         attr.rq_psn = attr.sq_psn = FIRST_PSN
         attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
-        # Half a second: an emulated CPU may stand still for longer than all retries of 67 ms take.
+        # Timeout 17 is half a second. An emulated CPU may stop for longer than seven retries with
+        # perftest's timeout of 67 ms take.
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 17, 7, 7
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
         self.qp.to_rts(attr)
@@ -119,7 +128,7 @@ def pair(kind):
 
 
 def reliable_round(source, target, data):
-    """WRITE, READ and SEND, each compared."""
+    """Makes one WRITE, READ and SEND of the data each, and compares the result."""
     source.buffer.fill(data)
     source.post(e.IBV_WR_RDMA_WRITE, len(data), target)
     source.completion()
@@ -136,7 +145,8 @@ def reliable_round(source, target, data):
 
 
 def unreliable_round(source, target, data, again):
-    """A SEND, again after a second if it got lost. What arrives is this one, or one of those that were sent `again`."""
+    """Sends the data by SEND until it is received, again after each second. A received message must
+    be the data, or an element of `again`, which holds all data that was sent repeatedly."""
     skip = GRH if source.kind == e.IBV_QPT_UD else 0
     source.buffer.fill(data)
     for turn in range(20):
@@ -160,7 +170,8 @@ def unreliable_round(source, target, data, again):
 
 
 def work():
-    """The honest process: it compares what it transfers between the devices, counts that, and never ends."""
+    """Runs the honest process, which never ends. It transfers data between the devices, compares
+    it, and counts its rounds in shared memory."""
     with open(os.environ["PROGRESS"], "r+b") as file:
         shared = mmap.mmap(file.fileno(), PAGE)
     rc, uc, ud = pair(e.IBV_QPT_RC), pair(e.IBV_QPT_UC), pair(e.IBV_QPT_UD)
@@ -184,7 +195,7 @@ def work():
 
 
 class Honest:
-    """That process, seen from here."""
+    """The honest process, as the test's main process sees it."""
 
     def __init__(self):
         path = "/dev/shm/honest"
@@ -215,7 +226,7 @@ class Honest:
 
 
 class Sniffer:
-    """What the other host sends to this one, as it passes its network device: IP packets."""
+    """A packet socket on eth0 of h2, which captures the UDP packets that h2 sends to h1."""
 
     def __init__(self):
         with forge.namespace("h2"):
@@ -237,7 +248,7 @@ def psn(rng):
 
 
 def request(rng, transport, qpn, rkey, address):
-    """Any packet of that transport, with the keys that are right."""
+    """Returns the BTH and the rest of a random packet of the transport, with the right keys."""
     payload = rng.randbytes(rng.choice((0, 1, 4, 64, 256, 1024)))
     operation = rng.randrange(0x18)
     head = b""
@@ -257,7 +268,8 @@ def request(rng, transport, qpn, rkey, address):
 
 
 def wrong_datagram(rng, qpn):
-    """For the UD QPs and QP1, with a wrong Q_Key; or a MAD of any kind."""
+    """Returns a datagram to the UD QP, QP1 or a multicast group with a wrong Q_Key, or a random MAD
+    to QP1."""
     to = rng.choice((qpn, forge.GSI, forge.MULTICAST))
     key = rng.choice((0, QKEY ^ 1 << rng.randrange(32), rng.getrandbits(31)))
     if to == forge.GSI and rng.random() < 0.5:
@@ -271,7 +283,7 @@ def wrong_datagram(rng, qpn):
 
 
 def spoofed(rng, honest):
-    """With the honest peer's address, from the other host."""
+    """Returns a packet with the source address of the honest peer."""
     if rng.random() < 0.2:
         body = wrong_datagram(rng, honest.ud[0])
     else:
@@ -280,17 +292,18 @@ def spoofed(rng, honest):
 
 
 def strange(rng, honest):
-    """With another address, or another destination: any packet for any QP."""
+    """Returns a packet for any QP with another source or destination address than its peer uses."""
     victim = rng.choice((honest.rc, honest.uc, honest.ud))
     source, target = rng.choice(((STRANGER, HOST1), (STRANGER, OTHER_WIRE), (HOST2, OTHER_WIRE), (HOST2, VLAN)))
     return forge.packet(source, target, request(rng, rng.choice((RC, UC, UD, XRC)), *victim))
 
 
 def mutated(rng, honest):
-    """A packet of some kind with some bits turned over, and most often the ICRC that this calls for."""
+    """Returns a packet with some bits inverted, perhaps truncated. Most often its ICRC is right."""
     body = bytearray(request(rng, rng.choice((XRC, RC)), *honest.rc))
     for _ in range(rng.randrange(1, 6)):
-        # Not in the number of the QP and the PSN, nor in the transport: they would make another packet of it.
+        # The opcode, the QPN and the PSN stay. With another value the packet might count as a
+        # packet of an honest peer.
         place = rng.choice((1, 2, 3, *range(12, len(body)))) if len(body) > 12 else rng.randrange(1, 4)
         body[place] ^= 1 << rng.randrange(8)
     cut = len(body) if rng.random() < 0.7 else rng.randrange(LEAST_ICRC, len(body))
@@ -302,7 +315,7 @@ def to_closed_port(ip_packet):
 
 
 def flood(send, packets, honest, seconds):
-    """Sends for so long; rounds a second of the honest process, packets a second."""
+    """Sends the packets for some seconds. Returns the honest rounds and the packets a second."""
     start, before, sent = time.monotonic(), honest.rounds(), 0
     while time.monotonic() - start < seconds:
         for packet in packets[sent % len(packets):][:100]:
@@ -313,12 +326,14 @@ def flood(send, packets, honest, seconds):
 
 
 def attack(name, make, wire, honest):
-    """Floods, in turn, the RoCE port and a closed one."""
+    """Floods the RoCE port and a closed port in turn. Fails if the honest process makes far fewer
+    rounds during the floods of the RoCE port."""
     rng = random.Random(f"{SEED} {name}")
     packets = [make(rng, honest) for _ in range(KINDS)]
     kept = {True: 0.0, False: 0.0}
     rate = 0.0
-    # A busy host stops either of them for seconds. QPs that starve do so each time.
+    # A busy host stops the attacker or the honest process for seconds. Starved QPs make no progress
+    # in any try.
     for tries in range(1, 11):
         for right in (False, True):
             chosen = packets if right else [to_closed_port(packet) for packet in packets]
@@ -334,7 +349,7 @@ def attack(name, make, wire, honest):
 
 
 def memory(kind):
-    """KiB of a kind of memory."""
+    """Returns a field of /proc/meminfo, in KiB."""
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(f"{kind}:"))
 
@@ -387,9 +402,9 @@ def _():
     packets = sniffer.take(REPLAYED)
     sniffer.socket.close()
     equal(len(packets), REPLAYED, "packets")
-    # An UC packet or a datagram that is sent again is as good as new: RoCE can't tell.
+    # RoCE cannot tell a replayed UC packet or datagram from a new one, so only RC packets are sent.
     packets = [packet for packet in packets if packet[28] & 0xE0 == RC]
-    # All of the windows have passed by then.
+    # After 20 rounds the PSNs of the captured packets are out of all windows.
     honest.goes_on(20)
     wire = wire_to("eth0")
     rounds, rate = flood(wire.send, packets, honest, SECONDS)
@@ -415,7 +430,8 @@ def _():
     honest_process().goes_on()
     grown = memory("Slab") - HONEST.slab
     print(f"# the kernel's slabs have grown by {grown} KiB")
-    # KASAN keeps what was freed, up to a part of all memory (QUARANTINE_FRACTION, mm/kasan/quarantine.c).
+    # KASAN keeps freed objects, up to a 32nd part of all memory (QUARANTINE_FRACTION,
+    # mm/kasan/quarantine.c).
     quarantine = memory("MemTotal") // 32 if IS_DEBUG_KERNEL else 0
     assert grown < (64 << 10) + quarantine, f"the kernel's slabs have grown by {grown} KiB"
 

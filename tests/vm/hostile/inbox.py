@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""The memory of packets that wait for QPs: inbox.py DEVICE GID-INDEX."""
+"""Tests the limits on the memory of received packets that wait for their QPs.
+
+    inbox.py DEVICE GID-INDEX
+
+UD QPs are parked: their receives are in memory with userfaultfd, whose page faults are never
+served. Other QPs, or a socket of host h2, send them more packets than their inboxes take. The cases
+check the memory that the packets take (MemFree of /proc/meminfo), and that other users' QPs still
+receive.
+"""
 
 import contextlib
 import os
@@ -29,37 +37,49 @@ from pairs import (
 
 DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
 QKEY = 0x1234
-# QPs that stand still, and datagrams for each: more than an inbox takes. The debug kernel takes minutes for ten thousand.
+# Number of parked QPs, and of datagrams for each: more than an inbox takes (1,024, INBOX of
+# limits.rs). The debug kernel takes minutes for ten thousand datagrams.
 QPS, DATAGRAMS = 12 if IS_DEBUG_KERNEL else 40, 1100
 PAYLOAD = 4000
-# Bytes of such a packet, at most.
+# Maximum memory of a packet with PAYLOAD bytes, in bytes.
 PACKET = 12 << 10
-# Bytes of a queue that count for nobody; QPs that are made to see what one is charged.
+# Number of bytes of a queue that do not count for the limits (FREE of
+# rust/rdma/net/skb/backlog.rs), and number of QPs that the case `charged` makes to measure how much
+# memory one is charged for.
 FREE, CHARGED = 9 << 10, 500
-# Each of their packets kept a page fragment's 32 KiB: 130 MiB of four QPs.
+# Number of parked QPs that get small packets. If each packet kept its page fragment of 32 KiB, the
+# full inboxes of four QPs would take 130 MiB.
 SMALL_QPS = 2 if IS_DEBUG_KERNEL else 4
 GRH = 40
-# What a socket of the other host sends at a time: segments for nobody, which fill 32 KiB, and one for a QP.
+# Addresses of h1 and h2, and the source port, of packets from a socket of h2. One sendmsg() with
+# UDP_SEGMENT (linux/udp.h) sends SEGMENTS segments of SEGMENT bytes that are no RoCE packets, which
+# nearly fill 32 KiB, and one segment for a parked QP, with a payload of SMALL bytes. Each QP gets
+# PACKETS of the latter.
 HOST, PEER, SOURCE_PORT = "fd77::1", "fd77::2", 0xC123
 UDP_SEGMENT, SEGMENT, SEGMENTS, PACKETS, SMALL = 103, 4000, 7, 700, 900
-# Without a limit they take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory for a
-# namespace, half of it for a user, and 4 KiB or a packet for each QP; the rest is for others who take memory meanwhile.
+# Number of bytes that the rest of the machine may take during a case. Without a limit the packets
+# would take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory
+# for a namespace and half of that for a user. In addition, it does not count the first FREE bytes
+# of each queue.
 OTHERS = 32 << 20
-# KASAN keeps freed objects, for a 32nd part of the machine's memory (QUARANTINE_FRACTION, mm/kasan/quarantine.c).
+# KASAN keeps freed objects, for a 32nd part of the machine's memory (QUARANTINE_FRACTION,
+# mm/kasan/quarantine.c).
 QUARANTINE_FRACTION = 32
-# Messages of a user to himself while another's QPs stand still; seconds for the last of them to come. All messages fit
-# into one inbox of 1,024 packets, whose QP may not run meanwhile.
+# Number and length in bytes of messages between two QPs of one user while another user's QPs are
+# parked, and seconds within which the next one must be received. With a path MTU of 1024 all
+# messages are 960 packets, which fit into the receiver's inbox (1,024 packets) even if the QP does
+# not run.
 MESSAGES, LENGTH, PATIENCE = 15, 64 << 10, 60
 
 
 def memory_of(field):
-    """Bytes in /proc/meminfo."""
+    """Returns a field of /proc/meminfo, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file_:
         return next(int(line.split()[1]) << 10 for line in file_ if line.startswith(field))
 
 
 def free_memory():
-    """Bytes that nobody uses."""
+    """Returns the free memory after caches were dropped, in bytes."""
     Path("/proc/sys/vm/drop_caches").write_text("3")
     return memory_of("MemFree")
 
@@ -83,14 +103,14 @@ class Datagrams:
         return QP(self.pd, init, attr)
 
     def send(self, qp, local, to, signaled):
-        """Sends a datagram to the QP of number `to`."""
+        """Sends a datagram to QPN `to`. `local` is (address, length, lkey)."""
         flags = e.IBV_SEND_SIGNALED if signaled else 0
         wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[SGE(*local)], send_flags=flags)
         wr.set_wr_ud(self.address, to, QKEY)
         qp.post_send(wr)
 
     def complete(self):
-        """Waits for a completion of a send."""
+        """Waits for the completion of a send request."""
         while True:
             count, completions = self.cq.poll(1)
             if count:
@@ -99,7 +119,7 @@ class Datagrams:
 
 
 class Still(Datagrams):
-    """QPs that stand still: the fault of a receive in `memory` is never answered."""
+    """Parked QPs: each has a receive in `memory`, whose page faults are never served."""
 
     def __init__(self, memory, count=QPS):
         super().__init__()
@@ -111,7 +131,8 @@ class Still(Datagrams):
         self.source = register(self.pd, self.buffer)
 
     def fill(self):
-        """Sends more than it may have to one after the other, so that the first ones leave little to the last."""
+        """Sends each QP more datagrams than its inbox takes, one QP after another. So the first QPs
+        leave little memory to the last ones."""
         local = (self.buffer.address, PAYLOAD, self.source.lkey)
         for qp in self.qps:
             for count in range(1, DATAGRAMS + 1):
@@ -169,7 +190,7 @@ def pages():
     free, overflows = free_memory(), counter("drop_overflow")
     for psn in range(PACKETS):
         for qp in still.qps:
-            # The last segment is for the QP; all of them lie in a page of the socket's.
+            # The last segment is for the QP. All segments lie in one page fragment of the socket.
             body = forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn) + forge.deth(QKEY, 7) + bytes(SMALL)
             sender.sendmsg([bytes(SEGMENT * SEGMENTS), forge.udp_payload_with_icrc(PEER, HOST, body, SOURCE_PORT)], segment)
     taken, lost = free - free_memory(), counter("drop_overflow") - overflows
@@ -183,12 +204,13 @@ def pages():
 
 @contextlib.contextmanager
 def filled_by_nobody():
-    """The user nobody has as many packets waiting as 40 QPs get."""
+    """Runs a process of the user nobody whose parked QPs have as many waiting packets as they may
+    have, until the block ends."""
     reader, writer = os.pipe()
 
     def fill():
-        # Only root may have the kernel's faults.
-        memory, _fd = memory_with_unserved_faults(PAGE * 2)
+        # Only root may serve page faults of the kernel by userfaultfd.
+        memory, _fd = unanswered(PAGE * 2)
         become_nobody()
         still = Still(memory)
         still.fill()
@@ -207,7 +229,7 @@ def filled_by_nobody():
 
 
 def exchange():
-    """How many messages came from one UC QP to another, of those sent one by one."""
+    """Sends messages from one UC QP to another, one by one. Returns the number received."""
     context = Context(name=DEVICE)
     pd, cq = PD(context), CQ(context, 2 * MESSAGES)
     cap = QPCap(max_send_wr=MESSAGES, max_recv_wr=MESSAGES)
@@ -262,7 +284,8 @@ def charged():
         pd, cq = PD(context), CQ(context, 1)
         srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=1, max_sge=1)))
         cap = QPCap(max_send_wr=0, max_recv_wr=0, max_send_sge=0, max_recv_sge=0)
-        # All are kept: memory that comes back late would count for the next ones.
+        # The QPs are kept until the end. Memory of a destroyed QP that is freed late would falsify
+        # the next measurement.
         kept = []
         for name, kind, queue in (
             ("RC", e.IBV_QPT_RC, None), ("RC with an SRQ", e.IBV_QPT_RC, srq), ("UC", e.IBV_QPT_UC, None),

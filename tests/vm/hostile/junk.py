@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Sends datagrams that are no good to a RoCEv2 port.
+"""Sends invalid UDP datagrams to the RoCEv2 port of a host, by a raw socket.
 
-  junk.py foreign SOURCE TARGET QPN   nothing of it may be answered, or change the QP
-  junk.py sweep SOURCE TARGET QPN     every opcode, pad and many lengths, each with a right ICRC
+  junk.py foreign SOURCE TARGET QPN   packets that the target must neither answer nor give to the QP
+  junk.py sweep SOURCE TARGET QPN     each opcode and pad with many lengths, with the right ICRC
   junk.py datagrams SOURCE TARGET QPN GROUP
-                                      for a QP of UD, QP1 and the group that the QP is attached to; all of
-                                      it is dropped, and the output says how many for which reason
-                                      (all addresses of IPv4, or all of IPv6)
-  junk.py keys SOURCE TARGET QPN      datagrams with wrong keys; the output says how many with which
-  junk.py mads SOURCE TARGET QPN      management datagrams with anything in them, for QP1
+                                      packets for a UD QP, for QP1 and for the multicast group to
+                                      which the QP is attached. The target must drop all of them.
+                                      The output has a line with the number of packets for each
+                                      reason. The addresses are all IPv4 or all IPv6.
+  junk.py keys SOURCE TARGET QPN      datagrams with a wrong Q_Key or P_Key. The output has a line
+                                      with the number of packets for each kind of key.
+  junk.py mads SOURCE TARGET QPN      random management datagrams for QP1
 
-QPN is the number of a live QP of the target. What is sent depends on SEED only.
+QPN is the hexadecimal number of a live QP of the target. The packets depend on SEED only.
 """
 import collections
 import os
@@ -24,7 +26,7 @@ import zlib
 PORT = 4791
 GSI, MULTICAST = 1, 0xFFFFFF
 UD_SEND, UD_SEND_IMM = 0x64, 0x65
-# Those of rrxe-check's QPs and of QP1.
+# Q_Keys of rrxe-check's QPs and of QP1.
 QKEY, GSI_QKEY = 0x11223344, 0x80010000
 DONT_FRAGMENT, MORE_FRAGMENTS = 0x4000, 0x2000
 
@@ -63,7 +65,7 @@ def with_icrc6(source, target, datagram):
 
 
 def with_icrc(source, target, datagram):
-    """The packet with the ICRC that its headers call for."""
+    """Returns an IP packet with the datagram and the ICRC that its headers require."""
     if ":" in target:
         return with_icrc6(source, target, datagram)
     packet = bytearray(ipv4(source, target, udp(datagram + bytes(4))))
@@ -77,15 +79,16 @@ def with_icrc(source, target, datagram):
 
 def foreign(source, target, qpn):
     rng = random.Random(SEED)
-    # Anything at all, of all short lengths.
+    # Random bytes of all short lengths.
     for length in list(range(80)) * 4:
         yield ipv4(source, target, udp(rng.randbytes(length)))
-    # Right in form, for QPs that don't exist or talk to somebody else.
+    # Well-formed packets for QPs that do not exist, or that are connected to another peer.
     for number in [rng.randrange(1 << 24) for _ in range(300)] + [qpn] * 300:
         opcode = rng.choice([0x04, 0x06, 0x0A, 0x0C, 0x11, 0x13, 0x14])
         body = rng.randbytes(4 * rng.randrange(12))
         yield with_icrc(source, target, bth(opcode, 0, number, rng.randrange(1 << 24)) + body)
-    # Headers of IP and UDP that RoCEv2 doesn't use, with and without truth in them.
+    # Packets with IP and UDP headers that RoCEv2 does not use: IP options, four bytes behind the
+    # UDP datagram, a UDP length that leaves out the last four bytes, and fragments.
     good = with_icrc(source, target, bth(0x04, 0, qpn, 0) + bytes(64))[28:]
     for _ in range(20):
         yield ipv4(source, target, udp(good), options=b"\x01\x01\x01\x00")
@@ -94,7 +97,7 @@ def foreign(source, target, qpn):
         first, second = udp(good)[:40], udp(good)[40:]
         yield ipv4(source, target, first, flags=MORE_FRAGMENTS)
         yield ipv4(source, target, second, flags=len(first) // 8)
-    # Wrong version, wrong ICRC.
+    # Packets with a wrong transport version, and packets with a wrong ICRC.
     for _ in range(100):
         yield with_icrc(source, target, bth(0x04, 0, qpn, 0, rng.randrange(1, 16)) + bytes(16))
         yield ipv4(source, target, udp(bth(0x04, 0, qpn, 0) + rng.randbytes(20)))
@@ -110,7 +113,7 @@ def sweep(source, target, qpn):
 
 
 def datagrams(source, target, qpn, group):
-    """Pairs of the reason for which it is dropped and a packet."""
+    """Yields pairs: the reason for which the target drops a packet, and the packet."""
     rng = random.Random(SEED)
 
     def made(to, number, key, payload, opcode=UD_SEND, **fields):
@@ -125,15 +128,17 @@ def datagrams(source, target, qpn, group):
                 yield "refused", made(to, number, wrong, payload)
             for pkey in (0, 0x8000, rng.randrange(0x7FFF)):
                 yield "refused", made(to, number, key, payload, pkey=pkey)
-            # More than any receive that is posted.
+            # The payload exceeds each posted receive.
             yield "refused", made(to, number, key, rng.randbytes(4096))
-            # Other transports.
+            # Packets of other transports.
             for opcode, length in ((0x04, 28), (0x0A, 28), (0x0C, 16), (0x11, 4), (0x13, 28), (0x24, 28), (0x2A, 28)):
                 yield "refused", with_icrc(source, to, bth(opcode, 0, number, 0) + bytes(length))
-            # Of QP1's only those that it would take come so far.
+            # rrxe computes the ICRC of a packet for QP1 only if its payload has the length of a
+            # MAD.
             payload = rng.randbytes(256) if number == GSI else payload
             yield "icrc", made(to, number, key, payload)[:-4] + rng.randbytes(4)
-        # Too short for its headers, more pad than payload, opcodes that UD doesn't have.
+        # Packets too short for their headers, with more pad than payload, and with opcodes that UD
+        # does not have.
         for length in range(8):
             yield "malformed", with_icrc(source, to, bth(UD_SEND, 0, number, 0) + bytes(length))
         for length in range(4):
@@ -143,14 +148,15 @@ def datagrams(source, target, qpn, group):
             yield "malformed", with_icrc(source, to, bth(UD_SEND, pad, number, 0) + deth(key, 7))
         for opcode in (0x60, 0x63, 0x66, 0x6A, 0x72, 0x7F):
             yield "malformed", made(to, number, key, bytes(64), opcode=opcode)
-    # Groups have a number of their own, and it has no other use.
+    # Packets to groups have the QPN 0xFFFFFF, which is invalid for other packets.
     for to, number in ((group, qpn), (group, GSI), (target, MULTICAST), (target, 0)):
         for _ in range(20):
             yield "no_qp", made(to, number, QKEY, bytes(64))
 
 
 def keys(source, target, qpn):
-    """Pairs of the kind of key that is wrong and a packet; the Q_Key doesn't matter where the P_Key is wrong."""
+    """Yields pairs: the kind of key that is wrong, and a packet. If the P_Key is wrong, the Q_Key
+    does not matter."""
     for count in range(7):
         body = deth(QKEY ^ 1 << count, 7) + bytes(64)
         yield "qkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, count) + body)
@@ -159,7 +165,8 @@ def keys(source, target, qpn):
 
 
 def mads(source, target, _qpn):
-    """Management datagrams as long as they should be and not, of all classes, from peers that don't exist."""
+    """Yields management datagrams of all classes, of right and wrong lengths, from QPNs that do not
+    exist."""
     rng = random.Random(SEED)
     for length in (0, 1, 4, 23, 24, 64, 255, 256, 257, 512, 2048):
         for mgmt_class in (0x01, 0x03, 0x04, 0x07, 0x08, 0x09, 0x32, 0x81, rng.randrange(256)):
@@ -180,7 +187,7 @@ KINDS = {"foreign": foreign, "sweep": sweep, "datagrams": datagrams, "keys": key
 
 
 def sender(source):
-    """What sends packets with headers of their own from the host of the address."""
+    """Returns a function that sends an IP packet by a raw socket of this host."""
     if ":" not in source:
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
         raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
@@ -192,7 +199,8 @@ def sender(source):
 
 def main():
     kind, source, target, qpn, *groups = sys.argv[1:]
-    # The packets stay in order: those of one CPU's backlog overtake those of another's.
+    # On one CPU the packets stay in order. Packets in the backlog of one CPU may overtake those in
+    # the backlog of another.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     send = sender(source)
     counts = collections.Counter()

@@ -1,12 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# A hostile peer: datagrams that belong to no QP, or are no packets at all.
+# Tests that the driver drops and counts invalid packets, that it does not answer them, and that
+# they disturb no QP. Host 2 sends them to host 1 over a veth pair (junk.py): malformed packets,
+# packets for no QP, packets of a stranger (another address of host 2 than the peer's), wrong keys,
+# and random MADs.
 source "$(dirname "$0")/../lib/guest.sh"
 JUNK=$(dirname "$0")/junk.py
 readonly STRANGER=10.77.0.3
 
-# A pingpong that goes on until stop; CLIENT is its process, LIVE the number of its QP on host 1.
+# Starts a pingpong that runs until stop. CLIENT is its process on host 1.
 start() {
 	ip netns exec h2 ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -n 100000000 >/tmp/server 2>&1 &
 	SERVER=$!
@@ -23,11 +26,12 @@ stop() {
 
 packets() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/rcvd_pkts"; }
 
-# Packets still go to and fro.
+# Fails unless host 1 receives more packets.
 moves() { wait_for 10 more_than "$(packets)"; }
 more_than() { [[ $(packets) -gt $1 ]]; }
 
-# dropped REASON [COUNT|COUNT+]: so many (or more) packets were dropped for this reason; any without a COUNT.
+# dropped REASON [COUNT|COUNT+]: succeeds if host 1 has dropped COUNT packets for this reason, at
+# least COUNT (COUNT+), or at least one (without COUNT).
 dropped() {
 	local count
 	count=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1")
@@ -37,7 +41,7 @@ dropped() {
 
 live_qpn() { rdma resource show qp 2>/dev/null | sed -n "s/^link $DEV1.* lqpn \([0-9]*\) .*pid.*/\1/p" | tail -1; }
 
-# Nobody may hear anything from host 1 but his own peer.
+# Fails if host 1 has sent a packet to the stranger's address.
 silence() {
 	! grep -q "$HOST1_V4.* > $STRANGER" /tmp/dump || {
 		cat /tmp/dump
@@ -61,9 +65,10 @@ sleep 1
 check "nothing of it is answered" silence
 in1 ping -c 1 $STRANGER >/dev/null
 check "an answer would have been seen" wait_for 20 grep -q "$HOST1_V4 > $STRANGER: ICMP" /tmp/dump
-# 20 packets each with IP options, bytes behind the datagram (two ways), and in fragments (junk.py).
+# junk.py sends 20 packets each with IP options, with bytes behind the UDP datagram, with a UDP
+# length that is too short, and in fragments.
 check "all unfit IP headers are counted" wait_for 10 dropped ip_header 80
-# A stranger's ICRC is not looked at: its address is compared first.
+# There is no count for `icrc`: rrxe compares a packet's source address before its ICRC.
 for reason in short opcode pad length no_qp peer; do
 	check "some of it is counted as $reason" dropped $reason
 done
@@ -77,11 +82,13 @@ check "a new pingpong runs" pingpong -n 100
 
 counter() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1"; }
 
-# What is no packet, and what a QP doesn't take; some of the latter it has no room for while it is busy.
+# Reasons to drop a malformed packet, and reasons for which a QP refuses a packet. `overflow` is
+# among the latter, because a busy QP's inbox may have no room.
 readonly MALFORMED="short version opcode pad length syndrome"
 readonly REFUSED="peer service state pkey qkey no_receive too_long invalid access unasked overflow"
 
-# drops REASON: those so far.
+# drops REASON: the number of packets dropped so far for the reason, or for all of `malformed` or
+# `refused`.
 drops() {
 	local name total=0 names=$1
 	case $1 in
@@ -92,10 +99,11 @@ drops() {
 	echo "$total"
 }
 
-# A datagram QP of host 1 in a group, until release: in_group FAMILY.
-in_group() { start_holder in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
+# in_group FAMILY: makes a UD QP of host 1 that is attached to a multicast group until release.
+in_group() { hold in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
-# Sends the datagrams that are no good; each is counted for its reason: unfit SOURCE TARGET GROUP.
+# unfit SOURCE TARGET GROUP: sends invalid datagrams, and succeeds if each was counted for its
+# reason.
 unfit() {
 	local reason rc=0
 	local -A before
@@ -106,7 +114,8 @@ unfit() {
 	return $rc
 }
 
-# Each line of /tmp/unfit names a reason and how many were sent; the counters have grown by that since `before`.
+# Each line of /tmp/unfit has a reason and the number of packets sent for it. Succeeds if the
+# counters have grown by these numbers since `before`.
 counted() {
 	local reason count grown rc=0
 	while read -r reason count; do
@@ -117,10 +126,11 @@ counted() {
 	return $rc
 }
 
-# What ibv_query_port says: port NAME.
+# port NAME: the value of a port attribute, by ibv_query_port().
 port() { in1 ibv_devinfo -v -d "$DEV1" | sed -n "s/.*$1:[[:space:]]*//p"; }
 
-# Sends datagrams with wrong keys, each of which is counted as what it is: wrong_keys SOURCE TARGET.
+# wrong_keys SOURCE TARGET: sends datagrams with wrong keys, and succeeds if each was counted for
+# the kind of its wrong key.
 wrong_keys() {
 	local reason rc=0
 	local -A before
@@ -132,7 +142,7 @@ wrong_keys() {
 	[[ $(wc -l </tmp/keys) -eq 2 ]] && return $rc
 }
 
-# As counted, of /tmp/keys and of what the port tells.
+# As counted, for /tmp/keys. The violation counters of ibv_query_port() must have grown as well.
 keys_counted() {
 	local reason count told rc=0
 	while read -r reason count; do

@@ -1,12 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# What Documentation/security.rst offers against forgeries: the guard on hosts with users, WireGuard, IPsec.
+# Tests the measures against forged packets that Documentation/security.rst recommends, between two
+# hosts over a veth pair: the nftables rules of rrxe-guard.nft, a link over WireGuard, and IPsec for
+# the RoCE port.
 source "$(dirname "$0")/../lib/guest.sh"
 HERE=$(dirname "$0")
 readonly TUNNEL_PORT=51820
 
-# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT], host 1 to host 2; they meet over eth0.
+# pingpong_over DEVICE1 ADDRESS1 DEVICE2 ADDRESS2 [TRANSPORT]: runs a pingpong from host 1 to host
+# 2. The programs exchange their QPNs over TCP on eth0.
 pingpong_over() {
 	local device1=$1 address1=$2 device2=$3 address2=$4 program=ibv_${5:-rc}_pingpong
 	wait_for 10 gid_index "$device1" "$address1" && wait_for 10 gid_index "$device2" "$address2" || return
@@ -14,9 +17,10 @@ pingpong_over() {
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
 }
 
-# What passes eth0 meanwhile: open packets to the RoCE port, and packets that FILTER describes.
+# watch_wire FILTER: captures on eth0 of host 2 the unencrypted packets to the RoCE port
+# (/tmp/open), and the packets that FILTER selects (/tmp/sealed), until only_sealed.
 watch_wire() {
-	# Their words are not to be taken for those of the ones before.
+	# The output of earlier captures must not be taken for that of the new ones.
 	rm -f /tmp/open /tmp/sealed /tmp/tcpdump[12]
 	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/open 2>/tmp/tcpdump1 &
 	WATCHERS=($!)
@@ -68,8 +72,8 @@ for transport in rc uc ud; do
 	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
 done
 check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
-# Any host of the LAN can announce such a route, by a router advertisement. ib_core then connects no QP, so it comes while
-# one is connected.
+# Any host of the LAN can announce a longer route to the peer by a router advertisement. ib_core
+# connects no QP over such a route, so the test adds it while a QP is connected.
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
 begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Sets up a WireGuard device by generic netlink, as wg(8) does: wireguard.py DEVICE HOST ENDPOINT PORT.
+"""Configures a WireGuard device by generic netlink, as wg(8) does.
 
-There are two hosts, 1 and 2. The other one is reached at that address and port, and may have all addresses.
+    wireguard.py DEVICE HOST ENDPOINT PORT
+
+HOST is 1 or 2. The other host is the only peer. Its endpoint is the IPv4 address ENDPOINT and PORT,
+and it may use all addresses in the tunnel.
 """
 
 import socket
@@ -17,7 +20,7 @@ SET_DEVICE = 1
 DEVICE_NAME, DEVICE_PRIVATE_KEY, DEVICE_LISTEN_PORT, DEVICE_PEERS = 2, 3, 6, 8
 PEER_PUBLIC_KEY, PEER_ENDPOINT, PEER_ALLOWED = 1, 4, 9
 ALLOWED_FAMILY, ALLOWED_ADDRESS, ALLOWED_MASK = 1, 2, 3
-# Private and public, for this test only.
+# The private and the public key of each host, for this test only.
 KEYS = {
     1: ("c023467df8a30853fea1991c1d4be72b1697029da466d621a100f4c91e6ae378",
         "9759a4d79e48a5dc269c2c0fd0ad49fdbc9df82b67b2698e4b9b0d3ac707bb32"),
@@ -31,7 +34,8 @@ def attribute(kind, value):
 
 
 def call(sock, family, command, attributes):
-    """The answer's payload, behind the headers; empty if it is only an acknowledgment."""
+    """Sends a request and returns the payload of the response, behind its headers. It is empty if
+    the response is an acknowledgement only."""
     body = struct.pack("=BBH", command, 1, 0) + attributes
     sock.send(struct.pack("=IHHII", 16 + len(body), family, REQUEST | ACK, 1, 0) + body)
     answer = sock.recv(65536)
