@@ -26,7 +26,7 @@ readonly COPIES=$TRACING/instances/fuzz AT_ONCE=1024
 IFS=, read -ra ARGUMENTS <<<"$FUZZ_ARGUMENTS"
 
 # Makes the cgroup of the attackers. It limits memory and processes as a user's session is limited.
-limits() {
+make_cgroup() {
 	echo "+memory +pids" >/sys/fs/cgroup/cgroup.subtree_control
 	mkdir -p $CGROUP && echo 700M >$CGROUP/memory.max && echo 800 >$CGROUP/pids.max
 	echo 40 >/proc/sys/vm/nr_hugepages
@@ -36,7 +36,7 @@ limits() {
 
 # Sets up fault injection for the attackers' allocations and copies, without log messages. Fails if
 # the kernel has no fault injection.
-faults() {
+set_up_fault_injection() {
 	local kind
 	[[ -e $FAULTS/failslab ]] || return
 	for kind in failslab fail_page_alloc fail_usercopy; do
@@ -50,7 +50,7 @@ faults() {
 
 # Puts a kprobe on the function that copies elements of a ring. The fifth argument of the function
 # is their number. The probe stays when the module is removed.
-watch_copies() {
+probe_copies() {
 	local function
 	function=$(awk '$4 == "[rrxe]" && $3 ~ /^_R.*4Ring13copy_elements$/ { print $3 }' /proc/kallsyms)
 	mkdir -p $COPIES || return
@@ -81,7 +81,8 @@ copies_are_short() {
 fuzz() {
 	local seed=$1 log=/tmp/fuzz.log rc=0
 	shift
-	rrxe-fuzz --seed "$seed" --seconds "$FUZZ_SECONDS" --cgroup $CGROUP "$@" "${FAULTY[@]}" "${ARGUMENTS[@]}" >$log 2>&1 || rc=$?
+	rrxe-fuzz --seed "$seed" --seconds "$FUZZ_SECONDS" --cgroup $CGROUP "$@" \
+		"${KERNEL_ARGUMENTS[@]}" "${ARGUMENTS[@]}" >$log 2>&1 || rc=$?
 	note "$(<$log)"
 	return $rc
 }
@@ -96,19 +97,20 @@ run() {
 
 links_up() {
 	wait_for 10 modprobe rrxe shared_xrcd=1 || return
-	[[ -e $COPIES ]] || watch_copies || return
+	[[ -e $COPIES ]] || probe_copies || return
 	link_add 1 && link_add 2
 }
 
 # Deletes the links, the attackers' network namespaces and the module, each of which ends objects of
 # the attackers. Fails if devices or work queues of the module remain.
-all_goes() {
+remove_all() {
 	local place
 	link_del 1
 	link_del 2
 	for place in 0 1 2; do ip netns del fz$place 2>/dev/null; done
 	[[ ! -e /sys/module/rrxe ]] || wait_for 60 rmmod rrxe || return
-	! ls -d /sys/devices/virtual/workqueue/rrxe* 2>/dev/null && ! ls -d /sys/class/infiniband/rrxe* 2>/dev/null
+	! ls -d /sys/devices/virtual/workqueue/rrxe* 2>/dev/null &&
+		! ls -d /sys/class/infiniband/rrxe* 2>/dev/null
 }
 
 # fuzz_beside_pair SEED ARGUMENT...: makes one run with the pair of honest QPs.
@@ -119,27 +121,28 @@ fuzz_beside_pair() { fuzz "$@" --victims "$DEV1,$DEV2"; }
 attack() {
 	local name=$1 claim=$2
 	shift 2
-	check "$name: links" links_up
+	check "$name: the module loads, and the links are made" links_up
 	[[ -z $FUZZ_COVERAGE ]] || sed -n '/\[rrxe\]/s/^/symbol: /p' /proc/kallsyms
 	run "$name: $claim" "$@"
 	run "$name: resizing a CQ copies few completions with interrupts disabled" copies_are_short
-	check "$name: nothing is left" all_goes
+	check "$name: no device or work queue is left when the module is removed" remove_all
 }
 
 check "two hosts" hosts_up 4200
-check "attackers have limits" limits
-FAULTY=()
-if faults; then FAULTY=(--faults); fi
+check "the cgroup of the attackers limits memory and processes" make_cgroup
+KERNEL_ARGUMENTS=()
+if set_up_fault_injection; then KERNEL_ARGUMENTS=(--faults); fi
 # The debug kernel is slower: KASAN, lockdep and kmemleak check each access, lock and allocation.
-[[ ! -e $FAULTS/kmemleak ]] || FAULTY+=(--slow 5)
-note "fault injection: ${FAULTY[*]:-this kernel has none}"
+[[ ! -e $FAULTS/kmemleak ]] || KERNEL_ARGUMENTS+=(--slow 5)
+note "arguments for this kernel: ${KERNEL_ARGUMENTS[*]:-none, without fault injection}"
 
 for seed in ${FUZZ_SEEDS//,/ }; do
-	attack "seed $seed" "honest data is right and goes on" fuzz_beside_pair "$seed" --chaos
+	attack "seed $seed" "the honest pair's data is right, and its transfers go on" \
+		fuzz_beside_pair "$seed" --chaos
 done
 for seed in ${FUZZ_UNLOAD//,/ }; do
-	attack "seed $seed" "the module can be removed at any time" fuzz "$seed" --chaos --unload
+	attack "seed $seed" "the module can be removed under attack" fuzz "$seed" --chaos --unload
 done
 for focus in ${FUZZ_FOCI//,/ }; do
-	attack "focus $focus" "attackers find nothing" fuzz 1 --focus "$focus"
+	attack "focus $focus" "the attackers find no fault" fuzz 1 --focus "$focus"
 done

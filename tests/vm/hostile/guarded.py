@@ -24,7 +24,7 @@ import forge
 from pairs import LOCAL_WRITE, PAGE, Buffer, equal, register
 
 DEVICE, EXPECTED = sys.argv[1], sys.argv[3]
-QKEY, COUNT, EVIL = 0x11223344, 8, b"forged message, "
+QKEY, DATAGRAMS_PER_FAMILY, PAYLOAD = 0x11223344, 8, b"forged message, "
 ADDRESSES = (("10.77.0.2", "10.77.0.1"), ("fd77::2", "fd77::1"))
 
 context = Context(name=DEVICE)
@@ -37,17 +37,20 @@ qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=cq, rcq=cq, cap=cap))
 qp.to_rts(attr)
 buffer = Buffer(PAGE)
 region = register(pd, buffer, LOCAL_WRITE)
-for slot in range(2 * COUNT):
+for slot in range(2 * DATAGRAMS_PER_FAMILY):
     qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[SGE(buffer.address, PAGE, region.lkey)]))
 refused = 0
 for source, target in ADDRESSES:
     sender = forge.Socket(source, where="h2")
-    for psn in range(COUNT):
+    for psn in range(DATAGRAMS_PER_FAMILY):
         try:
-            sender.send(target, forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn) + forge.deth(QKEY, 7) + EVIL)
+            bth = forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn)
+            sender.send(target, bth + forge.deth(QKEY, 7) + PAYLOAD)
         except PermissionError:
             refused += 1
 arrived, end = 0, time.monotonic() + (20 if EXPECTED == "lands" else 1)
-while arrived < 2 * COUNT and time.monotonic() < end:
+while arrived < 2 * DATAGRAMS_PER_FAMILY and time.monotonic() < end:
     arrived += cq.poll(1)[0]
-equal((arrived, refused), (2 * COUNT, 0) if EXPECTED == "lands" else (0, 2 * COUNT), "datagrams arrived, refused")
+count = 2 * DATAGRAMS_PER_FAMILY
+expected = (count, 0) if EXPECTED == "lands" else (0, count)
+equal((arrived, refused), expected, "datagrams arrived, refused")

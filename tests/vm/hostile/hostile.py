@@ -35,27 +35,28 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
-from forge import RC, UC, UD, XRC, PacketSocket, Socket
+from forge import RC, UC, UD, XRC, Socket, Wire
 from pairs import (
     ALL, IS_DEBUG_KERNEL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state,
 )
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 DEVICE = sys.argv[1]
-HOST1, HOST2, STRANGER, OTHER_WIRE, VLAN = "10.77.0.1", "10.77.0.2", "10.77.0.9", "10.78.0.1", "10.79.0.1"
+HOST1, HOST2, STRANGER = "10.77.0.1", "10.77.0.2", "10.77.0.9"
+OTHER_WIRE, VLAN = "10.78.0.1", "10.79.0.1"
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 SECONDS = float(os.environ.get("SECONDS_EACH", "4"))
-QKEY, DEPTH, KINDS, GRH = 0x11223344, 16, 3000, 40
+QKEY, DEPTH, DISTINCT_PACKETS, GRH = 0x11223344, 16, 3000, 40
 # First PSN of the honest QPs, which do not send many packets, and the range of the attacker's PSNs.
 FIRST_PSN, SAFE_PSNS = 0x100000, range(0x400000, 0xF00000)
-CLOSED_PORT, ETH_P_ALL, REPLAYED = 4790, 3, 300
+CLOSED_PORT, ETH_P_ALL, REPLAYED_PACKETS = 4790, 3, 300
 # Minimum length in bytes of a truncated packet behind its UDP header: the computation of the ICRC
 # masks byte 4 of the BTH (sealed() of forge.py).
-LEAST_ICRC = 5
+MIN_BODY = 5
 # Least ratio of the honest rounds a second during a flood of the RoCE port to those during a flood
 # of a closed port. The ratio should be a half. But a busy host makes either measurement wrong by a
 # multiple.
-LEAST = 0.05
+MIN_RATIO = 0.05
 
 
 class Queue:
@@ -99,7 +100,8 @@ class Queue:
         self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
 
     def post(self, opcode, length, peer=None, to=None):
-        wr = SendWR(wr_id=0, opcode=opcode, num_sge=1, sg=[SGE(self.buffer.address, length, self.region.lkey)])
+        sge = SGE(self.buffer.address, length, self.region.lkey)
+        wr = SendWR(wr_id=0, opcode=opcode, num_sge=1, sg=[sge])
         if peer:
             wr.set_wr_rdma(peer.region.rkey, peer.buffer.address)
         if self.handle:
@@ -115,43 +117,43 @@ class Queue:
                 return completions[0]
         raise AssertionError("no completion")
 
-    def is_untouched(self):
+    def check_guarded_part(self):
         guarded = self.buffer.read(self.GUARDED, self.GUARDED)
         assert guarded == pattern(self.GUARDED), "the guarded part of the memory was written"
 
 
-def pair(kind):
+def connected_pair(kind):
     ends = Queue(DEVICE, GID_INDEX, kind), Queue(PEER_DEVICE, PEER_GID_INDEX, kind)
     ends[0].connect(ends[1])
     ends[1].connect(ends[0])
     return ends
 
 
-def reliable_round(source, target, data):
+def check_reliable(source, target, data):
     """Makes one WRITE, READ and SEND of the data each, and compares the result."""
     source.buffer.fill(data)
     source.post(e.IBV_WR_RDMA_WRITE, len(data), target)
     source.completion()
-    equal(target.buffer.read(len(data)), data, "what a WRITE wrote")
+    equal(target.buffer.read(len(data)), data, "data of a WRITE")
     source.buffer.fill(bytes(len(data)))
     source.post(e.IBV_WR_RDMA_READ, len(data), target)
     source.completion()
-    equal(source.buffer.read(len(data)), data, "what a READ read")
+    equal(source.buffer.read(len(data)), data, "data of a READ")
     target.receive(1)
     source.post(e.IBV_WR_SEND, len(data))
     source.completion()
-    equal(target.completion().wr_id, 1, "the receive")
-    equal(target.buffer.read(len(data), PAGE), data, "what a SEND sent")
+    equal(target.completion().wr_id, 1, "wr_id of the receive")
+    equal(target.buffer.read(len(data), PAGE), data, "data of a SEND")
 
 
-def unreliable_round(source, target, data, again):
+def check_unreliable(source, target, data, resent):
     """Sends the data by SEND until it is received, again after each second. A received message must
-    be the data, or an element of `again`, which holds all data that was sent repeatedly."""
+    be the data, or an element of `resent`, which holds all data that was sent repeatedly."""
     skip = GRH if source.kind == e.IBV_QPT_UD else 0
     source.buffer.fill(data)
-    for turn in range(20):
-        if turn:
-            again.add(data)
+    for attempt in range(20):
+        if attempt:
+            resent.add(data)
         source.post(e.IBV_WR_SEND, len(data), to=target)
         source.completion()
         end = time.monotonic() + 1
@@ -163,38 +165,38 @@ def unreliable_round(source, target, data, again):
             slot = completions[0].wr_id
             got = target.buffer.read(completions[0].byte_len - skip, slot * PAGE + skip)
             target.receive(slot)
-            assert got == data or got in again, f"not what was sent: {got[:40]!r}"
+            assert got == data or got in resent, f"data that was not sent: {got[:40]!r}"
             if got == data:
                 return
-    raise AssertionError("nothing arrives of what is sent twenty times")
+    raise AssertionError("no message arrives, although it was sent twenty times")
 
 
-def work():
+def run_honest_process():
     """Runs the honest process, which never ends. It transfers data between the devices, compares
     it, and counts its rounds in shared memory."""
     with open(os.environ["PROGRESS"], "r+b") as file:
         shared = mmap.mmap(file.fileno(), PAGE)
-    rc, uc, ud = pair(e.IBV_QPT_RC), pair(e.IBV_QPT_UC), pair(e.IBV_QPT_UD)
+    rc, uc, ud = (connected_pair(kind) for kind in (e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD))
     for ends in (uc, ud):
         for slot in range(1, DEPTH):
             ends[0].receive(slot)
     for victim in (rc[0], uc[0], ud[0]):
         print(victim.qp.qp_num, victim.region.rkey, victim.buffer.address + Queue.GUARDED, end=" ")
     print(flush=True)
-    again = {uc: set(), ud: set()}
+    resent = {uc: set(), ud: set()}
     for count in range(1, 1 << 40):
         data = struct.pack("<Q", count * 0x9E3779B97F4A7C15 & (1 << 64) - 1) * 300
         for ends in (rc, rc[::-1]):
-            reliable_round(*ends, data)
+            check_reliable(*ends, data)
         for ends in (uc, ud):
-            unreliable_round(ends[1], ends[0], data[:1000], again[ends])
+            check_unreliable(ends[1], ends[0], data[:1000], resent[ends])
         for victim in (*rc, *uc, *ud):
-            victim.is_untouched()
+            victim.check_guarded_part()
             equal(state(victim.qp), e.IBV_QPS_RTS, "state")
         shared[:8] = struct.pack("<Q", count)
 
 
-class Honest:
+class HonestProcess:
     """The honest process, as the test's main process sees it."""
 
     def __init__(self):
@@ -204,11 +206,13 @@ class Honest:
         with open(path, "r+b") as file:
             self.shared = mmap.mmap(file.fileno(), PAGE)
         command = [sys.executable, __file__, *sys.argv[1:5], "work"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env=os.environ | {"PROGRESS": path})
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | {"PROGRESS": path})
         line = self.process.stdout.readline()
         if len(line.split()) != 9:
-            raise AssertionError("the honest process doesn't begin: " + line + self.process.stdout.read())
+            output = line + self.process.stdout.read()
+            raise AssertionError("the honest process does not begin: " + output)
         words = [int(word) for word in line.split()]
         self.rc, self.uc, self.ud = words[0:3], words[3:6], words[6:9]
 
@@ -217,7 +221,7 @@ class Honest:
             raise AssertionError("the honest process ended: " + self.process.stdout.read())
         return struct.unpack("<Q", self.shared[:8])[0]
 
-    def goes_on(self, rounds=3):
+    def wait_for_rounds(self, rounds=3):
         wanted, end = self.rounds() + rounds, time.monotonic() + PATIENCE
         while self.rounds() < wanted:
             if time.monotonic() > end:
@@ -234,16 +238,17 @@ class Sniffer:
             self.socket.bind(("eth0", ETH_P_ALL))
             self.socket.settimeout(PATIENCE)
 
-    def take(self, count):
+    def capture(self, count):
         packets, end = [], time.monotonic() + PATIENCE
         while len(packets) < count and time.monotonic() < end:
             found = self.socket.recv(65536)
-            if found[12:20] == socket.inet_aton(HOST2) + socket.inet_aton(HOST1) and found[9] == 17:
+            addresses = socket.inet_aton(HOST2) + socket.inet_aton(HOST1)
+            if found[12:20] == addresses and found[9] == socket.IPPROTO_UDP:
                 packets.append(found)
         return packets
 
 
-def psn(rng):
+def random_psn(rng):
     return rng.choice(SAFE_PSNS)
 
 
@@ -264,7 +269,8 @@ def request(rng, transport, qpn, rkey, address):
         payload = b""
     pad = -len(payload) % 4
     flags = {"ackreq": rng.random() < 0.5, "solicited": rng.random() < 0.5}
-    return forge.bth(transport | operation, qpn, psn(rng), pad, **flags) + head + payload + bytes(pad)
+    bth = forge.bth(transport | operation, qpn, random_psn(rng), pad, **flags)
+    return bth + head + payload + bytes(pad)
 
 
 def wrong_datagram(rng, qpn):
@@ -276,13 +282,15 @@ def wrong_datagram(rng, qpn):
         attribute = rng.choice((1, 2, 16, 18, rng.randrange(1 << 16)))
         mad = struct.pack(">BBBBHHQHHI", 1, rng.choice((1, 3, 4, 7, 8, 32)), rng.choice((1, 2)),
                           rng.choice((1, 2, 3, 0x81)), 0, 0, rng.getrandbits(64), attribute, 0, 0)
-        head = forge.bth(UD | 4, to, psn(rng)) + forge.deth(forge.GSI_QKEY, rng.randrange(1 << 24))
-        return head + (mad + rng.randbytes(256))[:256]
+        bth = forge.bth(UD | forge.SEND_ONLY, to, random_psn(rng))
+        deth = forge.deth(forge.GSI_QKEY, rng.randrange(1 << 24))
+        return bth + deth + (mad + rng.randbytes(256))[:256]
     payload = rng.randbytes(4 * rng.randrange(64))
-    return forge.bth(UD | 4, to, psn(rng)) + forge.deth(key, rng.randrange(1 << 24)) + payload
+    bth = forge.bth(UD | forge.SEND_ONLY, to, random_psn(rng))
+    return bth + forge.deth(key, rng.randrange(1 << 24)) + payload
 
 
-def spoofed(rng, honest):
+def from_peer(rng, honest):
     """Returns a packet with the source address of the honest peer."""
     if rng.random() < 0.2:
         body = wrong_datagram(rng, honest.ud[0])
@@ -291,14 +299,15 @@ def spoofed(rng, honest):
     return forge.packet(HOST2, HOST1, body)
 
 
-def strange(rng, honest):
+def from_stranger(rng, honest):
     """Returns a packet for any QP with another source or destination address than its peer uses."""
     victim = rng.choice((honest.rc, honest.uc, honest.ud))
-    source, target = rng.choice(((STRANGER, HOST1), (STRANGER, OTHER_WIRE), (HOST2, OTHER_WIRE), (HOST2, VLAN)))
+    source, target = rng.choice((
+        (STRANGER, HOST1), (STRANGER, OTHER_WIRE), (HOST2, OTHER_WIRE), (HOST2, VLAN)))
     return forge.packet(source, target, request(rng, rng.choice((RC, UC, UD, XRC)), *victim))
 
 
-def mutated(rng, honest):
+def mutated_packet(rng, honest):
     """Returns a packet with some bits inverted, perhaps truncated. Most often its ICRC is right."""
     body = bytearray(request(rng, rng.choice((XRC, RC)), *honest.rc))
     for _ in range(rng.randrange(1, 6)):
@@ -306,7 +315,7 @@ def mutated(rng, honest):
         # packet of an honest peer.
         place = rng.choice((1, 2, 3, *range(12, len(body)))) if len(body) > 12 else rng.randrange(1, 4)
         body[place] ^= 1 << rng.randrange(8)
-    cut = len(body) if rng.random() < 0.7 else rng.randrange(LEAST_ICRC, len(body))
+    cut = len(body) if rng.random() < 0.7 else rng.randrange(MIN_BODY, len(body))
     return forge.packet(HOST2, HOST1, bytes(body[:cut]), icrc=rng.random() < 0.8)
 
 
@@ -329,91 +338,92 @@ def attack(name, make, wire, honest):
     """Floods the RoCE port and a closed port in turn. Fails if the honest process makes far fewer
     rounds during the floods of the RoCE port."""
     rng = random.Random(f"{SEED} {name}")
-    packets = [make(rng, honest) for _ in range(KINDS)]
-    kept = {True: 0.0, False: 0.0}
+    packets = [make(rng, honest) for _ in range(DISTINCT_PACKETS)]
+    total_rounds = {True: 0.0, False: 0.0}
     rate = 0.0
     # A busy host stops the attacker or the honest process for seconds. Starved QPs make no progress
     # in any try.
     for tries in range(1, 11):
-        for right in (False, True):
-            chosen = packets if right else [to_closed_port(packet) for packet in packets]
-            rounds, rate = flood(wire.send, chosen, honest, SECONDS / 2)
-            kept[right] += rounds
-        if tries > 1 and 0 < LEAST * kept[False] <= kept[True]:
+        for to_roce in (False, True):
+            sent_packets = packets if to_roce else [to_closed_port(packet) for packet in packets]
+            rounds, rate = flood(wire.send, sent_packets, honest, SECONDS / 2)
+            total_rounds[to_roce] += rounds
+        if tries > 1 and 0 < MIN_RATIO * total_rounds[False] <= total_rounds[True]:
             break
-    honest.goes_on()
-    ratio = kept[True] / kept[False] if kept[False] else 0.0
-    print(f"# {name}: {rate:.0f} packets a second; honest rounds a second: {kept[True] / tries:.1f}, beside as many packets to "
-          f"a closed port {kept[False] / tries:.1f}: {ratio:.2f}")
-    assert ratio >= LEAST, f"honest QPs keep {ratio:.2f} of their speed"
+    honest.wait_for_rounds()
+    ratio = total_rounds[True] / total_rounds[False] if total_rounds[False] else 0.0
+    print(f"# {name}: {rate:.0f} packets a second; "
+          f"honest rounds a second: {total_rounds[True] / tries:.1f}, "
+          f"beside packets to a closed port: {total_rounds[False] / tries:.1f}, ratio {ratio:.2f}")
+    assert ratio >= MIN_RATIO, f"honest QPs keep {ratio:.2f} of their speed"
 
 
-def memory(kind):
+def meminfo_kib(kind):
     """Returns a field of /proc/meminfo, in KiB."""
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(f"{kind}:"))
 
 
-def wire_to(device):
-    return PacketSocket("h2", device, forge.hardware_address("h1", device))
+def wire_through(device):
+    return Wire("h2", device, forge.hardware_address("h1", device))
 
 
-HONEST = contextlib.ExitStack()
+RESOURCES = contextlib.ExitStack()
 
 
 def honest_process():
-    if not hasattr(HONEST, "honest"):
-        HONEST.honest = Honest()
-        HONEST.callback(HONEST.honest.process.wait)
-        HONEST.callback(HONEST.honest.process.kill)
-        HONEST.honest.goes_on()
-        HONEST.slab = memory("Slab")
-    return HONEST.honest
+    if not hasattr(RESOURCES, "honest"):
+        RESOURCES.honest = HonestProcess()
+        RESOURCES.callback(RESOURCES.honest.process.wait)
+        RESOURCES.callback(RESOURCES.honest.process.kill)
+        RESOURCES.honest.wait_for_rounds()
+        RESOURCES.slab = meminfo_kib("Slab")
+    return RESOURCES.honest
 
 
-@case("the peer's addresses, keys and QPNs, PSNs out of the window")
-def _():
-    attack("spoofed", spoofed, wire_to("eth0"), honest_process())
+@case("honest QPs go on beside packets with the peer's address and PSNs out of the window")
+def packets_of_the_peer():
+    attack("spoofed", from_peer, wire_through("eth0"), honest_process())
 
 
-@case("strangers, and addresses of other network devices")
-def _():
-    attack("strange", strange, wire_to("eth0"), honest_process())
+@case("honest QPs go on beside packets of a stranger or to addresses of other network devices")
+def packets_of_strangers():
+    attack("strange", from_stranger, wire_through("eth0"), honest_process())
 
 
-@case("mutated packets")
-def _():
-    attack("mutated", mutated, wire_to("eth0"), honest_process())
+@case("honest QPs go on beside mutated packets")
+def mutated_packets():
+    attack("mutated", mutated_packet, wire_through("eth0"), honest_process())
 
 
-@case("by the other wire")
-def _():
-    attack("other wire", spoofed, wire_to("eth1"), honest_process())
+@case("honest QPs go on beside packets with the peer's address through another network device")
+def packets_through_other_wire():
+    attack("other wire", from_peer, wire_through("eth1"), honest_process())
 
 
-@case("by a VLAN")
-def _():
-    attack("VLAN", spoofed, wire_to("vlan5"), honest_process())
+@case("honest QPs go on beside packets with the peer's address through a VLAN device")
+def packets_through_vlan():
+    attack("VLAN", from_peer, wire_through("vlan5"), honest_process())
 
 
-@case("replayed packets")
-def _():
+@case("honest QPs go on beside replayed RC packets")
+def replayed_packets():
     honest, sniffer = honest_process(), Sniffer()
-    packets = sniffer.take(REPLAYED)
+    packets = sniffer.capture(REPLAYED_PACKETS)
     sniffer.socket.close()
-    equal(len(packets), REPLAYED, "packets")
+    equal(len(packets), REPLAYED_PACKETS, "captured packets")
     # RoCE cannot tell a replayed UC packet or datagram from a new one, so only RC packets are sent.
     packets = [packet for packet in packets if packet[28] & 0xE0 == RC]
     # After 20 rounds the PSNs of the captured packets are out of all windows.
-    honest.goes_on(20)
-    wire = wire_to("eth0")
+    honest.wait_for_rounds(20)
+    wire = wire_through("eth0")
     rounds, rate = flood(wire.send, packets, honest, SECONDS)
-    honest.goes_on()
+    honest.wait_for_rounds()
     print(f"# replayed: {rate:.0f} packets a second; honest rounds a second: {rounds:.1f}")
 
 
-@case("ordinary sockets of this host")
-def _():
+@case("honest QPs go on beside packets of UDP sockets of this host")
+def packets_of_own_sockets():
     honest, rng = honest_process(), random.Random(f"{SEED} sockets")
     for source in (HOST1, OTHER_WIRE, VLAN, "127.0.0.1"):
         mine = Socket(source, where="h1")
@@ -422,23 +432,23 @@ def _():
             mine.send(rng.choice((HOST1, OTHER_WIRE, VLAN)), body)
             mine.send(HOST1, wrong_datagram(rng, honest.ud[0]))
         mine.close()
-    honest.goes_on()
+    honest.wait_for_rounds()
 
 
-@case("memory stays bounded")
-def _():
-    honest_process().goes_on()
-    grown = memory("Slab") - HONEST.slab
+@case("the kernel's slab memory stays bounded during the floods")
+def memory_is_bounded():
+    honest_process().wait_for_rounds()
+    grown = meminfo_kib("Slab") - RESOURCES.slab
     print(f"# the kernel's slabs have grown by {grown} KiB")
     # KASAN keeps freed objects, up to a 32nd part of all memory (QUARANTINE_FRACTION,
     # mm/kasan/quarantine.c).
-    quarantine = memory("MemTotal") // 32 if IS_DEBUG_KERNEL else 0
+    quarantine = meminfo_kib("MemTotal") // 32 if IS_DEBUG_KERNEL else 0
     assert grown < (64 << 10) + quarantine, f"the kernel's slabs have grown by {grown} KiB"
 
 
 if sys.argv[5:] == ["work"]:
-    work()
+    run_honest_process()
 print(f"# SEED={SEED}")
 STATUS = main()
-HONEST.close()
+RESOURCES.close()
 sys.exit(STATUS)

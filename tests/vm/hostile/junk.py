@@ -99,7 +99,8 @@ def foreign(source, target, qpn):
         yield ipv4(source, target, second, flags=len(first) // 8)
     # Packets with a wrong transport version, and packets with a wrong ICRC.
     for _ in range(100):
-        yield with_icrc(source, target, bth(0x04, 0, qpn, 0, rng.randrange(1, 16)) + bytes(16))
+        version = rng.randrange(1, 16)
+        yield with_icrc(source, target, bth(0x04, 0, qpn, 0, version) + bytes(16))
         yield ipv4(source, target, udp(bth(0x04, 0, qpn, 0) + rng.randbytes(20)))
 
 
@@ -116,27 +117,29 @@ def datagrams(source, target, qpn, group):
     """Yields pairs: the reason for which the target drops a packet, and the packet."""
     rng = random.Random(SEED)
 
-    def made(to, number, key, payload, opcode=UD_SEND, **fields):
+    def ud_packet(to, number, key, payload, opcode=UD_SEND, **fields):
         body = deth(key, rng.randrange(1 << 24)) + payload
-        return with_icrc(source, to, bth(opcode, 0, number, rng.randrange(1 << 24), **fields) + body)
+        head = bth(opcode, 0, number, rng.randrange(1 << 24), **fields)
+        return with_icrc(source, to, head + body)
 
-    ends = ((target, qpn, QKEY), (target, GSI, GSI_QKEY), (group, MULTICAST, QKEY))
-    for to, number, key in ends:
+    destinations = ((target, qpn, QKEY), (target, GSI, GSI_QKEY), (group, MULTICAST, QKEY))
+    for to, number, key in destinations:
         for _ in range(20):
             payload = rng.randbytes(4 * rng.randrange(60))
             for wrong in (key ^ 1 << rng.randrange(32), 0, QKEY ^ GSI_QKEY ^ key):
-                yield "refused", made(to, number, wrong, payload)
+                yield "refused", ud_packet(to, number, wrong, payload)
             for pkey in (0, 0x8000, rng.randrange(0x7FFF)):
-                yield "refused", made(to, number, key, payload, pkey=pkey)
+                yield "refused", ud_packet(to, number, key, payload, pkey=pkey)
             # The payload exceeds each posted receive.
-            yield "refused", made(to, number, key, rng.randbytes(4096))
+            yield "refused", ud_packet(to, number, key, rng.randbytes(4096))
             # Packets of other transports.
-            for opcode, length in ((0x04, 28), (0x0A, 28), (0x0C, 16), (0x11, 4), (0x13, 28), (0x24, 28), (0x2A, 28)):
+            for opcode, length in ((0x04, 28), (0x0A, 28), (0x0C, 16), (0x11, 4), (0x13, 28),
+                                   (0x24, 28), (0x2A, 28)):
                 yield "refused", with_icrc(source, to, bth(opcode, 0, number, 0) + bytes(length))
             # rrxe computes the ICRC of a packet for QP1 only if its payload has the length of a
             # MAD.
             payload = rng.randbytes(256) if number == GSI else payload
-            yield "icrc", made(to, number, key, payload)[:-4] + rng.randbytes(4)
+            yield "icrc", ud_packet(to, number, key, payload)[:-4] + rng.randbytes(4)
         # Packets too short for their headers, with more pad than payload, and with opcodes that UD
         # does not have.
         for length in range(8):
@@ -147,11 +150,11 @@ def datagrams(source, target, qpn, group):
         for pad in (1, 2, 3):
             yield "malformed", with_icrc(source, to, bth(UD_SEND, pad, number, 0) + deth(key, 7))
         for opcode in (0x60, 0x63, 0x66, 0x6A, 0x72, 0x7F):
-            yield "malformed", made(to, number, key, bytes(64), opcode=opcode)
+            yield "malformed", ud_packet(to, number, key, bytes(64), opcode=opcode)
     # Packets to groups have the QPN 0xFFFFFF, which is invalid for other packets.
     for to, number in ((group, qpn), (group, GSI), (target, MULTICAST), (target, 0)):
         for _ in range(20):
-            yield "no_qp", made(to, number, QKEY, bytes(64))
+            yield "no_qp", ud_packet(to, number, QKEY, bytes(64))
 
 
 def keys(source, target, qpn):
@@ -160,8 +163,10 @@ def keys(source, target, qpn):
     for count in range(7):
         body = deth(QKEY ^ 1 << count, 7) + bytes(64)
         yield "qkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, count) + body)
-    for pkey, key in ((0, QKEY), (0x8000, QKEY), (0x1234, QKEY), (0xFFFE, QKEY ^ 1), (0x7FFE, QKEY ^ 1)):
-        yield "pkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, 0, pkey=pkey) + deth(key, 7) + bytes(64))
+    for pkey, key in (
+            (0, QKEY), (0x8000, QKEY), (0x1234, QKEY), (0xFFFE, QKEY ^ 1), (0x7FFE, QKEY ^ 1)):
+        body = deth(key, 7) + bytes(64)
+        yield "pkey", with_icrc(source, target, bth(UD_SEND, 0, qpn, 0, pkey=pkey) + body)
 
 
 def mads(source, target, _qpn):
@@ -171,9 +176,11 @@ def mads(source, target, _qpn):
     for length in (0, 1, 4, 23, 24, 64, 255, 256, 257, 512, 2048):
         for mgmt_class in (0x01, 0x03, 0x04, 0x07, 0x08, 0x09, 0x32, 0x81, rng.randrange(256)):
             for method in (0x01, 0x02, 0x03, 0x12, 0x81, 0x92, rng.randrange(256)):
-                attribute = rng.choice((0x0001, 0x0002, 0x0010, 0x0012, 0x0013, 0x0015, 0x0016, rng.randrange(1 << 16)))
-                head = struct.pack(">BBBBHHQHHI", rng.choice((1, 1, 1, 0x80, 0)), mgmt_class, rng.choice((1, 2)),
-                                   method, 0, 0, rng.randrange(1 << 64), attribute, 0, rng.choice((0, 1 << 31)))
+                attribute = rng.choice((
+                    0x0001, 0x0002, 0x0010, 0x0012, 0x0013, 0x0015, 0x0016, rng.randrange(1 << 16)))
+                head = struct.pack(
+                    ">BBBBHHQHHI", rng.choice((1, 1, 1, 0x80, 0)), mgmt_class, rng.choice((1, 2)),
+                    method, 0, 0, rng.randrange(1 << 64), attribute, 0, rng.choice((0, 1 << 31)))
                 mad = (head + rng.randbytes(2048))[:length]
                 pad = -length % 4
                 body = deth(GSI_QKEY, rng.choice((GSI, rng.randrange(1 << 24)))) + mad + bytes(pad)

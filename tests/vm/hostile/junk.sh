@@ -11,12 +11,15 @@ readonly STRANGER=10.77.0.3
 
 # Starts a pingpong that runs until stop. CLIENT is its process on host 1.
 start() {
-	ip netns exec h2 ibv_rc_pingpong -c -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" -n 100000000 >/tmp/server 2>&1 &
+	local index1 index2
+	index1=$(gid_index "$DEV1" $HOST1_V4) index2=$(gid_index "$DEV2" $HOST2_V4)
+	ip netns exec h2 ibv_rc_pingpong -c -d "$DEV2" -g "$index2" -n 100000000 >/tmp/server 2>&1 &
 	SERVER=$!
 	wait_for 20 in2 sh -c 'ss -Hltn | grep -q ":18515 "' || return
-	ip netns exec h1 ibv_rc_pingpong -c -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" -n 100000000 $HOST2_V4 >/tmp/client 2>&1 &
+	ip netns exec h1 ibv_rc_pingpong -c -d "$DEV1" -g "$index1" -n 100000000 $HOST2_V4 \
+		>/tmp/client 2>&1 &
 	CLIENT=$!
-	moves
+	receives_packets
 }
 
 stop() {
@@ -27,7 +30,7 @@ stop() {
 packets() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/rcvd_pkts"; }
 
 # Fails unless host 1 receives more packets.
-moves() { wait_for 10 more_than "$(packets)"; }
+receives_packets() { wait_for 10 more_than "$(packets)"; }
 more_than() { [[ $(packets) -gt $1 ]]; }
 
 # dropped REASON [COUNT|COUNT+]: succeeds if host 1 has dropped COUNT packets for this reason, at
@@ -36,13 +39,23 @@ dropped() {
 	local count
 	count=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1")
 	echo "dropped for $1: $count"
-	if [[ ${2:-} == *+ ]]; then [[ $count -ge ${2%+} ]]; elif [[ -n ${2:-} ]]; then [[ $count -eq $2 ]]; else [[ $count -gt 0 ]]; fi
+	if [[ ${2:-} == *+ ]]; then
+		[[ $count -ge ${2%+} ]]
+	elif [[ -n ${2:-} ]]; then
+		[[ $count -eq $2 ]]
+	else
+		[[ $count -gt 0 ]]
+	fi
 }
 
-live_qpn() { rdma resource show qp 2>/dev/null | sed -n "s/^link $DEV1.* lqpn \([0-9]*\) .*pid.*/\1/p" | tail -1; }
+# The number of the pingpong's QP on host 1.
+live_qpn() {
+	rdma resource show qp 2>/dev/null |
+		sed -n "s/^link $DEV1.* lqpn \([0-9]*\) .*pid.*/\1/p" | tail -1
+}
 
 # Fails if host 1 has sent a packet to the stranger's address.
-silence() {
+no_answer() {
 	! grep -q "$HOST1_V4.* > $STRANGER" /tmp/dump || {
 		cat /tmp/dump
 		return 1
@@ -59,26 +72,29 @@ note "live QP 0x$QPN"
 
 ip netns exec h2 tcpdump -lnni eth0 "dst host $STRANGER and not arp" >/tmp/dump 2>/tmp/tcpdump &
 TCPDUMP=$!
-check "what is answered would be seen" wait_for 20 grep -q listening /tmp/tcpdump
-check "foreign junk is sent" in2 python3 "$JUNK" foreign $STRANGER $HOST1_V4 "$QPN"
+check "tcpdump captures packets to the stranger" wait_for 20 grep -q listening /tmp/tcpdump
+check "invalid packets are sent from the stranger's address" \
+	in2 python3 "$JUNK" foreign $STRANGER $HOST1_V4 "$QPN"
 sleep 1
-check "nothing of it is answered" silence
+check "no invalid packet is answered" no_answer
 in1 ping -c 1 $STRANGER >/dev/null
-check "an answer would have been seen" wait_for 20 grep -q "$HOST1_V4 > $STRANGER: ICMP" /tmp/dump
+check "tcpdump would have captured an answer" \
+	wait_for 20 grep -q "$HOST1_V4 > $STRANGER: ICMP" /tmp/dump
 # junk.py sends 20 packets each with IP options, with bytes behind the UDP datagram, with a UDP
 # length that is too short, and in fragments.
-check "all unfit IP headers are counted" wait_for 10 dropped ip_header 80
+check "each packet with an invalid IP or UDP header is counted" wait_for 10 dropped ip_header 80
 # There is no count for `icrc`: rrxe compares a packet's source address before its ICRC.
 for reason in short opcode pad length no_qp peer; do
-	check "some of it is counted as $reason" dropped $reason
+	check "invalid packets are counted as $reason" dropped $reason
 done
-check "and each with an unknown transport version" dropped version 100+
-check "the pingpong still runs" moves
+check "each packet with an unknown transport version is counted" dropped version 100+
+check "the pingpong still runs after the invalid packets" receives_packets
 kill $TCPDUMP
 
-check "every opcode, pad and length is sent" in2 python3 "$JUNK" sweep $HOST2_V4 $HOST1_V4 "$QPN"
+check "packets of each opcode and pad, with many lengths, are sent" \
+	in2 python3 "$JUNK" sweep $HOST2_V4 $HOST1_V4 "$QPN"
 stop
-check "a new pingpong runs" pingpong -n 100
+check "a new pingpong runs after these packets" pingpong -n 100
 
 counter() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1"; }
 
@@ -102,19 +118,20 @@ drops() {
 # in_group FAMILY: makes a UD QP of host 1 that is attached to a multicast group until release.
 in_group() { hold in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
-# unfit SOURCE TARGET GROUP: sends invalid datagrams, and succeeds if each was counted for its
-# reason.
-unfit() {
-	local reason rc=0
+# invalid_datagrams SOURCE TARGET GROUP: sends invalid datagrams, and succeeds if each was counted
+# for its reason.
+invalid_datagrams() {
+	local reason rc=0 qpn
 	local -A before
 	for reason in refused malformed icrc no_qp; do before[$reason]=$(drops $reason); done
-	in2 python3 "$JUNK" datagrams "$1" "$2" "$(sed -n 's/^attached //p' /tmp/held)" "$3" >/tmp/unfit || return
+	qpn=$(sed -n 's/^attached //p' /tmp/held)
+	in2 python3 "$JUNK" datagrams "$1" "$2" "$qpn" "$3" >/tmp/sent || return
 	wait_for 5 counted || rc=1
 	counted
 	return $rc
 }
 
-# Each line of /tmp/unfit has a reason and the number of packets sent for it. Succeeds if the
+# Each line of /tmp/sent has a reason and the number of packets sent for it. Succeeds if the
 # counters have grown by these numbers since `before`.
 counted() {
 	local reason count grown rc=0
@@ -122,7 +139,7 @@ counted() {
 		grown=$(($(drops "$reason") - before[$reason]))
 		echo "$reason: $count sent, $grown counted"
 		[[ $grown -eq $count ]] || rc=1
-	done </tmp/unfit
+	done </tmp/sent
 	return $rc
 }
 
@@ -158,12 +175,13 @@ keys_counted() {
 
 for words in "v4 $STRANGER $HOST1_V4 239.77.1.9" "v6 $HOST2_V6 $HOST1_V6 ff0e::7709"; do
 	read -r family source target group <<<"$words"
-	check "IP$family: a datagram QP is in a group" in_group "$family"
-	check "IP$family: unfit datagrams for it, for QP1 and for the group are dropped and counted" \
-		unfit "$source" "$target" "$group"
-	check "IP$family: wrong keys are counted, and told of the port" wrong_keys "$source" "$target"
-	check "IP$family: nothing of it arrived, and the QP works" end_holder
+	check "IP$family: a UD QP is attached to a multicast group" in_group "$family"
+	check "IP$family: invalid datagrams to a UD QP, QP1 and a group are dropped and counted" \
+		invalid_datagrams "$source" "$target" "$group"
+	check "IP$family: datagrams with wrong keys are counted, also by ibv_query_port()" \
+		wrong_keys "$source" "$target"
+	check "IP$family: the UD QP received none of these datagrams, and still works" release
 done
-check "anything at all is sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1
-check "connections are still made" rping_connects 30
-check "a UD pingpong runs" pingpong -T ud -s 1024 -n 100
+check "random MADs are sent to QP1" in2 python3 "$JUNK" mads $HOST2_V4 $HOST1_V4 1
+check "librdmacm connects after QP1 has received random MADs" rping_connects 30
+check "a UD pingpong runs after QP1 has received random MADs" pingpong -T ud -s 1024 -n 100

@@ -17,42 +17,42 @@ pingpong_over() {
 		"$program" -c -n 30 -s 1000 -d "$device1" -g "$(gid_index "$device1" "$address1")" $HOST2_V4
 }
 
-# watch_wire FILTER: captures on eth0 of host 2 the unencrypted packets to the RoCE port
-# (/tmp/open), and the packets that FILTER selects (/tmp/sealed), until only_sealed.
-watch_wire() {
+# capture_wire FILTER: captures on eth0 of host 2 the unencrypted packets to the RoCE port
+# (/tmp/unencrypted), and the packets that FILTER selects (/tmp/encrypted), until only_encrypted.
+capture_wire() {
 	# The output of earlier captures must not be taken for that of the new ones.
-	rm -f /tmp/open /tmp/sealed /tmp/tcpdump[12]
-	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/open 2>/tmp/tcpdump1 &
-	WATCHERS=($!)
-	in2 tcpdump -lnni eth0 "$1" >/tmp/sealed 2>/tmp/tcpdump2 &
-	WATCHERS+=($!)
+	rm -f /tmp/unencrypted /tmp/encrypted /tmp/tcpdump[12]
+	in2 tcpdump -lnni eth0 "udp port 4791" >/tmp/unencrypted 2>/tmp/tcpdump1 &
+	CAPTURES=($!)
+	in2 tcpdump -lnni eth0 "$1" >/tmp/encrypted 2>/tmp/tcpdump2 &
+	CAPTURES+=($!)
 	wait_for 20 grep -q listening /tmp/tcpdump1 && wait_for 20 grep -q listening /tmp/tcpdump2
 }
-only_sealed() {
+only_encrypted() {
 	local counts
-	wait_for 20 bash -c '[[ $(wc -l </tmp/sealed) -ge 60 ]]'
-	kill "${WATCHERS[@]}"
-	wait "${WATCHERS[@]}"
-	counts="$(wc -l </tmp/open) open, $(wc -l </tmp/sealed) sealed"
+	wait_for 20 bash -c '[[ $(wc -l </tmp/encrypted) -ge 60 ]]'
+	kill "${CAPTURES[@]}"
+	wait "${CAPTURES[@]}"
+	counts="$(wc -l </tmp/unencrypted) unencrypted, $(wc -l </tmp/encrypted) encrypted"
 	echo "$counts"
-	[[ $(wc -l </tmp/open) -eq 0 && $(wc -l </tmp/sealed) -ge 60 ]]
+	[[ $(wc -l </tmp/unencrypted) -eq 0 && $(wc -l </tmp/encrypted) -ge 60 ]]
 }
 
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-# The guard.
+# The nftables guard.
 forge() { python3 "$HERE/guarded.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1"; }
 dropped_by_guard() { in2 nft list table inet rrxe_guard | grep -q "counter packets $1 "; }
-check "without a guard a user of the peer's host forges datagrams" forge lands
-check "a guard" in2 nft -f /payload/rrxe-guard.nft
-check "with it, nothing that sockets send leaves the host" forge refused
-check "it counts them" dropped_by_guard 16
-check "honest QPs work" pingpong -n 50
-check "those of datagrams, too" pingpong6 -T ud -s 1000 -n 50
-check "it is loaded again" in2 nft -f /payload/rrxe-guard.nft
-check "and goes" in2 nft delete table inet rrxe_guard
+check "without the guard, datagrams forged by a user of the peer's host are received" forge lands
+check "the guard is loaded" in2 nft -f /payload/rrxe-guard.nft
+check "with the guard, no UDP socket sends to the RoCE port" forge refused
+check "the guard counts the refused datagrams" dropped_by_guard 16
+check "an RC pingpong runs with the guard" pingpong -n 50
+check "a UD pingpong runs with the guard" pingpong6 -T ud -s 1000 -n 50
+check "the guard is loaded a second time" in2 nft -f /payload/rrxe-guard.nft
+check "the guard is removed" in2 nft delete table inet rrxe_guard
 
 # WireGuard: the link is on the tunnel's network device.
 modprobe wireguard
@@ -63,44 +63,49 @@ for host in 1 2; do
 	ip -n h$host addr add 10.83.0.$host/24 dev wg0
 	ip -n h$host addr add fd83::$host/64 dev wg0
 	ip -n h$host link set wg0 up
-	check "a link on WireGuard of host $host" ip netns exec h$host rdma link add wg$host type rrxe netdev wg0
+	check "link on the WireGuard device of host $host" \
+		ip netns exec h$host rdma link add wg$host type rrxe netdev wg0
 done
-check "eyes on the wire" watch_wire "udp port $TUNNEL_PORT"
+check "tcpdump captures the packets of WireGuard" capture_wire "udp port $TUNNEL_PORT"
 # A handshake may take longer than all retries of a pingpong.
 check "the tunnel is up" wait_for 20 in1 ping -q -c 1 -W 5 10.83.0.2
 for transport in rc uc ud; do
-	check "$transport over WireGuard" pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
+	check "$transport pingpong over WireGuard" \
+		pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
 done
-check "IPv6 over WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
+check "rc pingpong over IPv6 and WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
 # Any host of the LAN can announce a longer route to the peer by a router advertisement. ib_core
 # connects no QP over such a route, so the test adds it while a QP is connected.
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
-begun() { [[ $(sent) -ge $((before + 100)) ]]; }
+has_begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)
-run_server_and_client ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
-	ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg1 -x "$(gid_index wg1 fd83::1)" $HOST2_V4 >/tmp/lasting 2>&1 &
-lasting=$!
-check "a connection over WireGuard" wait_for 60 begun
-check "a longer route by another network device" ip -n h1 route add fd83::2/128 dev eth0
-check "comes before the connection's end" test "$(sent)" -lt $((before + 3000))
-wait $lasting
-check "the connection keeps to WireGuard" test $? == 0 || note "$(</tmp/lasting)"
+_pair ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
+	ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg1 -x "$(gid_index wg1 fd83::1)" $HOST2_V4 \
+	>/tmp/ib_send_lat 2>&1 &
+connection=$!
+check "QPs are connected over WireGuard" wait_for 60 has_begun
+check "a longer route through another network device is added" \
+	ip -n h1 route add fd83::2/128 dev eth0
+check "the connection has not ended when the route is added" test "$(sent)" -lt $((before + 3000))
+wait $connection
+check "the connection stays on WireGuard and ends well" test $? == 0 || note "$(</tmp/ib_send_lat)"
 ip -n h1 route del fd83::2/128 dev eth0
-check "nothing of it is open" only_sealed
+check "no RoCE packet over WireGuard is unencrypted" only_encrypted
 for host in 1 2; do ip netns exec h$host rdma link del wg$host; done
 
 # IPsec: policies for the RoCE port.
-check "IPsec, IPv4" ipsec transport 1 32 10.77.0.
-check "IPsec, IPv6" ipsec transport 2 128 fd77::
+check "IPsec policies for IPv4 are set" ipsec transport 1 32 10.77.0.
+check "IPsec policies for IPv6 are set" ipsec transport 2 128 fd77::
 for family in v4 v6; do
 	first=HOST1_${family^^} second=HOST2_${family^^}
-	check "eyes on the wire" watch_wire "esp or ip6 proto 50"
+	check "tcpdump captures ESP packets, IP$family" capture_wire "esp or ip6 proto 50"
 	for transport in rc ud; do
-		check "$transport over IPsec, IP$family" pingpong_over "$DEV1" "${!first}" "$DEV2" "${!second}" $transport
+		check "$transport pingpong over IPsec, IP$family" \
+			pingpong_over "$DEV1" "${!first}" "$DEV2" "${!second}" $transport
 	done
-	check "nothing of it is open, IP$family" only_sealed
+	check "no RoCE packet over IPsec is unencrypted, IP$family" only_encrypted
 done
 
-check "link on host 1 goes" link_del 1
-check "link on host 2 goes" link_del 2
-check "the module goes" wait_for 20 rmmod rrxe
+check "link on host 1 is deleted" link_del 1
+check "link on host 2 is deleted" link_del 2
+check "the module is removed" wait_for 20 rmmod rrxe

@@ -62,17 +62,20 @@ def main():
     device, host, endpoint, port = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     private, public = KEYS[host][0], KEYS[3 - host][1]
     allowed = b"".join(
-        attribute(NESTED, attribute(ALLOWED_FAMILY, struct.pack("=H", family)) + attribute(ALLOWED_ADDRESS, bytes(size))
-                  + attribute(ALLOWED_MASK, b"\0"))
+        attribute(NESTED, attribute(ALLOWED_FAMILY, struct.pack("=H", family))
+                  + attribute(ALLOWED_ADDRESS, bytes(size)) + attribute(ALLOWED_MASK, b"\0"))
         for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)))
-    address = struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(endpoint) + bytes(8)
+    address = struct.pack("=H", socket.AF_INET) + struct.pack(">H", port)
+    address += socket.inet_aton(endpoint) + bytes(8)
     peer = (attribute(PEER_PUBLIC_KEY, bytes.fromhex(public)) + attribute(PEER_ENDPOINT, address)
             + attribute(PEER_ALLOWED | NESTED, allowed))
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC)
     sock.bind((0, 0))
     call(sock, family_of(sock, "wireguard"), SET_DEVICE,
-         attribute(DEVICE_NAME, device.encode() + b"\0") + attribute(DEVICE_PRIVATE_KEY, bytes.fromhex(private))
-         + attribute(DEVICE_LISTEN_PORT, struct.pack("=H", port)) + attribute(DEVICE_PEERS | NESTED, attribute(NESTED, peer)))
+         attribute(DEVICE_NAME, device.encode() + b"\0")
+         + attribute(DEVICE_PRIVATE_KEY, bytes.fromhex(private))
+         + attribute(DEVICE_LISTEN_PORT, struct.pack("=H", port))
+         + attribute(DEVICE_PEERS | NESTED, attribute(NESTED, peer)))
 
 
 main()
