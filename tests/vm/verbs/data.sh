@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=400
-# Every byte, every completion status and every errno, rrxe to rrxe; and over one device, where both
-# ends are QPs of the same link.
+# Tests transfers, completion statuses and errnos of all verbs by rrxe-check, which compares each
+# byte: between rrxe devices of two hosts, which a veth pair connects, and between QPs of one
+# device.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=180
 

@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Unreliable connections and datagrams: stock programs, a network that loses packets, and rrxe with the
-# C driver in both roles.
+# Tests UC and UD QPs of two hosts, which a veth pair connects: by ibv_uc_pingpong, ibv_ud_pingpong
+# and perftest, and by rrxe-check, which compares each byte. rrxe transfers to rrxe, also while
+# netem loses, duplicates and reorders packets, and to and from the C driver (rdma_rxe).
 source "$(dirname "$0")/../lib/guest.sh"
 
-# programs NAME: pingpongs that look at their data, and perftest, between the two devices.
+# programs NAME: runs pingpongs, which compare their data, and perftest between the two devices.
+# NAME begins the name of each result.
 programs() {
 	for family in "" 6; do
 		check "$1: UC pingpong IPv${family:-4}" "pingpong$family" -T uc -n "$(scaled_count 100)"
@@ -17,8 +19,8 @@ programs() {
 	check "$1: ib_write_bw UC" perftest ib_write_bw -c UC -n "$(scaled_count 200)"
 }
 
-# compare DEVICE DEVICE FAMILY TOPIC...
-compare() { rrxe-check "$@" || fail "rrxe-check exits with status 0" "status $?"; }
+# compare DEVICE DEVICE FAMILY TOPIC...: runs the topics of rrxe-check.
+compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1 rrxe

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What datagrams that come in have softirqs do: datagrams.py DEVICE GID-INDEX ADDRESS SENDERS-NAMESPACE SENDERS-ADDRESS HOW.
+"""Tests that softirqs take in received datagrams, but send no packets of processes.
 
-HOW:
-  share    softirqs have as much time as by default
-  threads  softirqs have 1 % of the time, and threads do the rest
-  copies   softirqs have 1 % of the time, and what they have no time to copy is dropped
+    datagrams.py DEVICE GID-INDEX ADDRESS SENDERS-NAMESPACE SENDERS-ADDRESS HOW
+
+DEVICE has the IPv4 address ADDRESS. An ordinary UDP socket in the network namespace
+SENDERS-NAMESPACE, with the address SENDERS-ADDRESS, sends RoCEv2 datagrams to UD QPs of DEVICE. The
+kernel's trace events (rrxe_packet_in, rrxe_packet_out) tell which context takes in and sends
+packets. HOW selects the cases, and depends on the module parameter softirq_percent:
+
+  share    the default: the cases test that softirqs send no packets of processes
+  threads  1 %: packets for which softirqs have no time are taken in by threads of rrxe_deferred
+  copies   1 %: copies of multicast packets for which softirqs have no time are dropped
 """
 
 import os
@@ -29,24 +35,27 @@ from pairs import (
 ADDRESS, SENDERS_NAMESPACE, SENDERS_ADDRESS, HOW = sys.argv[3:]
 GROUP = "239.77.1.21"
 UD, MULTICAST, QKEY = 4, 0xFFFFFF, 0
-# QP1, to which all send management datagrams: a question for the attributes of a class of them, which ib_mad answers.
+# Number and Q_Key of QP1, which receives management datagrams (MADs).
 GSI, GSI_QKEY = 1, 0x80010000
 ROUNDS, UNCALLED = 20, 5
 QUESTION = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190)
 DEPTH, DATAGRAMS = 63, 200
-# So many that a CPU in debt grants fewer copies than a slow machine can ask for.
+# Number of QPs in the group, and of datagrams in a row. The numbers are so high that even a slow
+# machine requests more copies a second than a CPU grants after its softirq time is used up (6,400
+# for each user, limits/softirq_time.rs).
 MEMBERS, BURST = 40, 20
-# What counts copies that are not made, and those that members take in.
+# Counters of copies that are not made, and of copies that members take in and drop for their Q_Key.
 COPIES = "drop_overflow", "drop_qkey"
 
 
 def mapped(address):
-    """The GID of an address of IPv4."""
+    """Returns the GID of an IPv4 address."""
     return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
 
 class DatagramQp(Qp):
-    """A UD QP, all of whose send ring is one datagram of `length` bytes; nothing is posted yet."""
+    """A UD QP whose send ring has the same datagram of `length` bytes in each element. Nothing is
+    posted yet. The destination is the QPN `destination` (None: the QP itself) at the GID `gid`."""
 
     def __init__(self, context, cq, destination, gid, length, qkey):
         self.context = context
@@ -77,7 +86,7 @@ class DatagramQp(Qp):
         self.ring.memory[ELEMENTS:ELEMENTS + count * self.element] = bytes(wqe) * count
 
     def post(self, count):
-        """Posts so many of them, without a call or a doorbell."""
+        """Posts datagrams by a store to the producer index, without a call or a doorbell."""
         producer = self.ring.u32(PRODUCER)
         producer.value = (producer.value + count) & self.mask
 
@@ -90,19 +99,20 @@ class DatagramQp(Qp):
 
 
 def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
-    # As stock librxe, so that no watcher serves it.
+    # No poller serves the QP: no doorbell of the context rings, and too few doorbell calls follow
+    # each other for its page to be polled.
     context = Context(node_of(DEVICE))
     return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length, qkey)
 
 
 def datagram(number):
-    """One that the QP has no use for: its Q_Key is another one."""
+    """Returns the UDP payload of a datagram with a wrong Q_Key, which the QP drops."""
     body = forge.bth(forge.UD | forge.SEND_ONLY, number, 1) + forge.deth(0x7777, 7)
     return forge.udp_payload_with_icrc(SENDERS_ADDRESS, ADDRESS, body)
 
 
 def stranger():
-    """An ordinary socket of the other host."""
+    """Returns an ordinary UDP socket of the other host."""
     with forge.namespace(SENDERS_NAMESPACE):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.bind((SENDERS_ADDRESS, 0xC123))
@@ -139,11 +149,13 @@ def threads():
     def batch():
         for _ in range(DATAGRAMS):
             sender.sendto(payload, (ADDRESS, forge.PORT))
-        # For the threads.
+        # Gives the threads time to take in the packets.
         time.sleep(0.5)
 
     end, by_threads = time.monotonic() + PATIENCE, 0
-    # They come at once, but an emulated CPU may stand still for longer than the time that is owed.
+    # The datagrams of a batch arrive in a row and put the CPU in debt, and threads take in packets
+    # while it is in debt. But an emulated CPU may stop for longer than the debt lasts, so several
+    # batches may be needed.
     while by_threads == 0 and time.monotonic() < end:
         taken, by_softirqs = packets_during("rrxe_packet_in", batch)
         by_threads = taken - by_softirqs
@@ -152,7 +164,7 @@ def threads():
 
 
 def group():
-    """Datagrams to a group with many members, which have them copied."""
+    """Sends datagrams to a group with many members. The driver copies each for each member."""
     members = [new_qp() for _ in range(MEMBERS)]
     for member in members:
         member.attach(mapped(GROUP))
@@ -169,7 +181,8 @@ def group():
         for _ in range(BURST):
             sender.sendto(payload, (GROUP, forge.PORT))
         sent += BURST * MEMBERS
-        # The members have room for all of these: nothing is dropped for want of it.
+        # The members' inboxes have room for all packets of a burst. So a drop for `overflow` is a
+        # copy that was not made.
         until(lambda: sum(copies()) >= sent, "all are taken in or dropped")
     print(f"# of {sent} copies {copies()[0]} are not made")
     equal(copies()[0] > 0, True, "some are dropped")
@@ -180,7 +193,7 @@ def own_group():
     qp.attach(mapped(GROUP))
 
     def work():
-        # More than the call sends, and no more than the QP has credit for.
+        # These are more datagrams than one call sends, and not more than the QP's tx limit.
         qp.post(DEPTH)
         qp.call()
         until(qp.is_empty, "all are sent")
@@ -197,7 +210,8 @@ def answers():
 
     def work():
         for _ in range(ROUNDS):
-            # The kernel answers the first one in softirqs, by its QP1, when the others lie in the ring.
+            # ib_mad responds to the first request through QP1, in softirq, when further requests
+            # are in the ring.
             qp.post(1)
             qp.call()
             qp.post(UNCALLED)
@@ -212,7 +226,7 @@ def answers():
 
 
 def neighbour():
-    """The call of one user sends a datagram to the QP of another one, in whose ring there are many."""
+    """Sends a datagram by a doorbell call to the QP of another user, whose send ring is full."""
     numbers, number = os.pipe()
 
     def other():
@@ -234,7 +248,8 @@ def neighbour():
     equal(by_call, 1, "packets sent by the call")
 
 
-# On one CPU, or threads hand over to the one whose packets are on the way.
+# The process and the threads of rrxe_deferred run on one CPU. On several CPUs a thread leaves a
+# QP's packets to the CPU that has packets of the QP in flight.
 os.sched_setaffinity(0, {0})
 Path("/sys/devices/virtual/workqueue/rrxe_deferred/cpumask").write_text("1")
 if HOW == "share":

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""What a device can hold: limits.py DEVICE GID-INDEX OTHER.
+"""Tests the limits of a device that ibv_query_device() reports, and the limits of multicast groups.
 
-No limit is lower than the other device's, and what is beyond one is refused; rrxe-check and rrxe-scale
-try those that are not tried here.
+    limits.py DEVICE GID-INDEX OTHER
+
+DEVICE is a device of rrxe, OTHER a device of the C driver (rdma_rxe). No limit of DEVICE may be
+lower than that of OTHER, and requests beyond a limit must be refused. rrxe-check and rrxe-scale
+test the limits that are not tested here.
 """
 
 import contextlib
@@ -29,13 +32,14 @@ from pairs import (
 from uverbs import attach_mcast, errno_of
 
 OTHER = sys.argv[3]
-# C rxe says 64 and has one.
+# Limits that C rxe overstates: it reports 64 P_Keys and has one.
 OVERSTATED = {"max_pkeys"}
-# C rxe says that it can do it and can't.
+# Capabilities that C rxe reports and does not have.
 NOT_ITS = 1 << 4  # IBV_DEVICE_AUTO_PATH_MIG
-# Attachments to multicast groups that a user has at most.
+# Maximum number of attachments of a user's QPs to multicast groups (OF_USER of limits.rs).
 ATTACHMENTS = 1024
-# Places in a group, and those of one user.
+# Maximum number of QPs in a multicast group, of all users and of one user (MAX_MCAST_QP and
+# MAX_MCAST_QP_OF_ONE of limits.rs).
 MEMBERS, OF_ONE = 72, 56
 QKEY = 0x11223344
 CLONE_NEWUSER = 0x10000000
@@ -81,7 +85,7 @@ def queue_pairs():
                         ("max_inline_data", 512), ("max_send_wr", attr.max_qp_wr), ("max_recv_wr", attr.max_qp_wr)]:
         for value, wanted in [(limit, 0), (limit + 1, errno.EINVAL)]:
             if limit == attr.max_qp_wr and wanted == 0:
-                continue  # memory of many MiB
+                continue  # the ring would take many MiB
             cap = QPCap(**({"max_send_wr": 1, "max_recv_wr": 1} | {name: value}))
             init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap)
             equal(errno_of_pyverbs(lambda: QP(pd, init).close()), wanted, f"{name} {value}")
@@ -98,7 +102,7 @@ def reads():
 
 
 def datagram_qp():
-    """A context, a new QP of it, and the handle of the QP."""
+    """Returns a new context, a UD QP of it, and the handle of the QP."""
     context = Context(name=DEVICE)
     pd, cq = PD(context), CQ(context, 4)
     handle = free_handle(context)
@@ -114,8 +118,8 @@ def group(number):
 
 
 def attachable(count):
-    """Attaches a new QP to `count` groups. Returns the number attached, the errno of the first failure or 0, and the
-    QP."""
+    """Attaches a new QP to `count` groups. Returns the number attached, the errno of the first
+    failure or 0, and the QP."""
     context, qp, handle = datagram_qp()
     for number in range(count):
         code = errno_of(attach_mcast, context, handle, group(number))
@@ -129,7 +133,7 @@ def attached_once():
     def attach():
         context, _qp, handle = datagram_qp()
         codes = [errno_of(attach_mcast, context, handle, group(1), lid) for lid in (0, 0, 1, 0xc000)]
-        # uverbs itself answers what it knows already.
+        # uverbs itself responds to the repeated attachment, without a call of the driver.
         equal(codes, [0, 0, errno.EINVAL, errno.EINVAL], "errnos of attachments")
 
     def left():
@@ -178,8 +182,9 @@ def members():
 
 @contextlib.contextmanager
 def in_namespace(uid_map, work):
-    """Lasts as long as a process of UID 1000 in a new user namespace with that map, which root makes. It has done
-    `work`, and holds what this returned."""
+    """Runs a process of UID 1000 in a new user namespace with that UID map until the block ends.
+    Root makes the namespace. The process calls `work` before the block begins, and keeps the
+    result."""
     theirs, ours = socket.socketpair()
 
     def stay():

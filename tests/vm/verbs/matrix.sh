@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=300
-# Every operation that rrxe and the C driver have in common, over IPv4 and IPv6: rrxe to itself, and each of the
-# two as requester of the other. The data is compared.
+# Tests all operations that rrxe and the C driver (rdma_rxe) have in common, over IPv4 and IPv6,
+# between two hosts, which a veth pair connects: rrxe to rrxe, and each driver as the requester of
+# the other. rrxe-check compares the data.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# Host 2 joins rrxe-check's groups, which the C driver does not do for its processes.
+# Host 2 joins the multicast groups of rrxe-check. The C driver does not join groups for its
+# processes.
 join() {
 	local n
 	for n in 1 2; do

@@ -1,14 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=480
-# Ten thousand memory regions, CQs and QPs in one process, and connections that come and go by the
-# thousand: what they cost in memory and time, and that nothing of it stays. Fewer on the debug kernel.
+# Tests that many objects and connections take limited time, and that their memory is freed: ten
+# thousand memory regions, CQs and QPs in one process, and a thousand connections between two hosts,
+# which a veth pair connects. On the debug kernel the numbers are lower. The limits of a device are
+# tested as well (limits.py, rrxe-scale). Settings of the environment, with their defaults:
+#
+#   OBJECTS      number of objects of each kind (10000; 500 on the debug kernel)
+#   CONNECTIONS  number of connections (1000; 50 on the debug kernel)
+#   LIMITS       kinds of objects that are created up to their limit, separated by commas (ah; none
+#                on the debug kernel)
 source "$(dirname "$0")/../lib/guest.sh"
 [[ -z $DEBUG_KERNEL ]] || : "${OBJECTS:=500}" "${CONNECTIONS:=50}" "${LIMITS=}"
 : "${OBJECTS:=10000}" "${CONNECTIONS:=1000}" "${LIMITS=ah}"
 PROGRAM_SECONDS=200
 
-# KiB of memory that the kernel uses for itself, once it has given back what it can.
+# The memory in KiB that the kernel uses for itself, after it has dropped its caches.
 kernel_memory() {
 	local field value sum=0
 	sync
@@ -23,12 +30,13 @@ kernel_memory() {
 	echo $sum
 }
 
-# returns_all NAME LIMIT-KIB COMMAND...: the command leaves less than LIMIT behind. The rest of the machine
-# takes memory too, now and then, and gives it back: a leak shows each of six times.
+# returns_all NAME LIMIT-KIB COMMAND...: passes if the kernel's memory has grown by less than
+# LIMIT-KIB after the command, in one of six tries. The rest of the machine takes and frees memory
+# at times, but a leak shows in each try.
 returns_all() {
 	local name=$1 limit=$2 before after
 	shift 2
-	# KASAN keeps what was freed, and kmemleak finds what was lost.
+	# On the debug kernel KASAN keeps freed memory, and kmemleak detects leaks.
 	[[ -z $DEBUG_KERNEL ]] || {
 		"$@"
 		return
@@ -46,14 +54,15 @@ returns_all() {
 	fail "$name" "$((after - before)) KiB more, the sixth time"
 }
 
-# What the devices have, as `rdma resource` counts it.
+# The numbers of objects of both devices, by `rdma resource`.
 resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
 same_resources() { [[ $(resources) == "$1" ]]; }
 
-# run_server_and_client waits for this port.
+# Replaces the condition on which _pair starts the client: cmtime listens by librdmacm.
 _listening() { _cm_listening; }
 
-# librdmacm's own program: so many connections at a time, set up and torn down.
+# by_manager COUNT: cmtime, a program of librdmacm, sets up and tears down COUNT connections at a
+# time.
 by_manager() {
 	run_server_and_client cmtime -b $HOST2_V4 -c "$1" -- cmtime -s $HOST2_V4 -b $HOST1_V4 -c "$1"
 }
@@ -63,7 +72,8 @@ in_a_minute() {
 	"$@" && [[ $((SECONDS - start)) -le $((60 * PATIENCE)) ]]
 }
 
-# within NAME SECONDS COMMAND...: as long as that on a quiet machine.
+# within NAME SECONDS COMMAND...: fails if the command takes longer than SECONDS times PATIENCE.
+# SECONDS suffice on a quiet machine.
 within() {
 	local name=$1 limit=$(($2 * PATIENCE)) start=$SECONDS
 	shift 2
@@ -91,16 +101,16 @@ managed() {
 	check "none of their objects stays" wait_for 20 same_resources "$had"
 }
 
-# The kernel's caches grow the first time; what grows the second time is not given back.
+# The kernel's caches grow during the first run. Memory that grows during later runs is not freed.
 within "$OBJECTS objects of each kind" 120 rrxe-scale objects "$DEV1" "$OBJECTS"
 check "some connections" rrxe-scale connections "$DEV1" "$DEV2" 50
 returns_all "nothing of them stays" 512 left_to_the_end
 returns_all "nothing of the connections stays" 512 unmanaged
-# As with the objects: the second time counts.
+# As with the objects, the first run is not measured.
 check "connections by the connection manager" by_manager "$CONNECTIONS"
 had=$(resources)
 returns_all "nothing of the managed ones stays" 512 managed
-# RRXE_ENV=LIMITS=ah,mw,pd tries all limits that memory leaves room for, in some minutes.
+# RRXE_ENV=LIMITS=ah,mw,pd tests all limits for which the memory suffices, in some minutes.
 for kind in ${LIMITS//,/ }; do check "no more $kind than there may be" rrxe-scale limit "$DEV1" "$kind"; done
 link_del 2
 check "the C driver on host 2" link_add 2 rxe

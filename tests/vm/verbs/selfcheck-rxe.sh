@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
-# The guest and its library themselves, proved over the C driver.
+# Tests the guest and lib/guest.sh themselves, over the C driver (rdma_rxe): two hosts over a veth
+# pair, pingpongs, perftest, and a command that must fail.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts over a veth pair" hosts_up 4200

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=240
-# Shared receive queues, and completion queues that change their size: every byte, status, event and
-# errno; stock programs.
+# Tests shared receive queues and the resizing of CQs between two hosts, which a veth pair connects:
+# by rrxe-check, which compares each byte, status, event and errno, by ibv_srq_pingpong and by
+# perftest.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=120
 
-# srq_pingpong [ARGUMENT...]: ibv_srq_pingpong between the hosts, several QPs on one SRQ.
+# srq_pingpong [ARGUMENT...]: runs ibv_srq_pingpong between the hosts, with several QPs on one SRQ.
 srq_pingpong() {
 	run_server_and_client ibv_srq_pingpong -d "$DEV2" -g "$(gid_index "$DEV2" $HOST2_V4)" "$@" -- \
 		ibv_srq_pingpong -d "$DEV1" -g "$(gid_index "$DEV1" $HOST1_V4)" "$@" $HOST2_V4

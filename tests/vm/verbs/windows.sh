@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=120
-# Memory windows: bounds, rights, keys and lifetimes, between two links and over one device.
+# Tests memory windows by rrxe-check: bounds, access rights, keys and lifetimes, between devices of
+# two hosts, which a veth pair connects, and between QPs of one device.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 1500

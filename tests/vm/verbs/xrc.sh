@@ -1,12 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=120
-# Extended reliable connections, by raw commands: stock librxe has none.
+# Tests extended reliable connections (XRC) between two hosts, which a veth pair connects, and
+# between QPs of one device: transfers by rrxe-check, and XRC domains, shared and private, by
+# xrcds.py. Both use commands of uverbs, because stock librxe has no XRC.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/../lib/guest.sh"
 PROGRAM_SECONDS=60
 
-# domains KIND: whether processes share them.
+# domains KIND: runs xrcds.py. KIND is shared or private.
 domains() {
 	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" || fail "xrcds.py exits with status 0" "status $?"
 }

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""XRC domains, by raw commands: xrcds.py DEVICE GID-INDEX shared|private.
+"""Tests XRC domains and XRC target QPs by commands of uverbs.
 
-Domains that processes share by a file, and handles of QPs that others made: ib_core limits neither, and charges neither to
-anybody, so by default both are refused.
+    xrcds.py DEVICE GID-INDEX shared|private
+
+Processes can share an XRC domain by a file, and ibv_open_qp() makes further handles of a QP of
+another process. ib_core neither limits the number of either nor charges them to an account, so the
+driver refuses both by default (private). With the module parameter shared_xrcd=1 it allows both
+(shared).
 """
 
 import concurrent.futures
@@ -29,24 +33,25 @@ from uverbs import errno_of
 EXTENDED = 1 << 31
 DESTROY_SRQ, OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP = 35, 37, 38, 39, 40
 XRC_QUEUE, XRC_TARGET = 1, 10
-# state, access, pkey, port; state, av, path MTU, rq_psn, responder resources, RNR timer, dest QPN.
+# Attribute masks of ibv_modify_qp() for INIT: state, access, P_Key, port; and for RTR: state,
+# address vector, path MTU, RQ PSN, responder resources, RNR timer, destination QPN.
 INIT_MASK, RTR_MASK = 1 | 8 | 16 | 32, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
 HOST1, HOST2, MTU = "10.77.0.1", "10.77.0.2", 1024
 SHARED = sys.argv[3] == "shared"
-# Of the two that are refused by default.
+# Expected errno of the two requests that are refused by default.
 WANTED = 0 if SHARED else errno.EOPNOTSUPP
 NO_FILE = 0xffffffff
-# Seconds in which a command that waits for nothing ends.
+# Seconds within which a command ends that does not wait for a page fault.
 SOON = 60
 
 
 def open_domain(context, file):
-    """The handle of the domain of a file, or of a new one."""
+    """Returns the handle of the file's domain, or of a new domain if `file` is NO_FILE."""
     return struct.unpack("=I", context.call(OPEN_XRCD, struct.pack("=II", file, os.O_CREAT), 4))[0]
 
 
 class Target(Qp):
-    """A target QP."""
+    """An XRC target QP."""
 
     def __init__(self, context, domain):
         request = struct.pack("=QIIIIIIIIIBBBB", 0, domain, 0, 0, 0, 1, 0, 1, 0, 0, 0, XRC_TARGET, 0, 0)
@@ -54,14 +59,14 @@ class Target(Qp):
         self.handle, self.number = struct.unpack_from("=II", context.call(CREATE_QP, request, 32))
 
     def make_ready_for(self, address):
-        """Brings it to RTR, with a peer at an IPv4 address."""
+        """Moves the QP to RTR, with a peer at an IPv4 address."""
         gid = ipaddress.IPv6Address(f"::ffff:{address}").packed
         self.modify(INIT_MASK, 1)
         self.modify(RTR_MASK, 2, gid, GID_INDEX)
 
 
 class Queue:
-    """A shared receive queue of a domain, with a receive of a whole buffer."""
+    """A shared receive queue of a domain, with one posted receive for the whole buffer."""
 
     def __init__(self, context, domain, buffer):
         self.context, self.cq = context, Cq(context)
@@ -78,7 +83,7 @@ class Queue:
 
 
 def shown_state(number):
-    """The state of a QP, as administrators see it."""
+    """Returns the states of QPs with that number, by `rdma resource show`."""
     shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "lqpn", str(number)], check=True, capture_output=True)
     return [qp["state"] for qp in json.loads(shown.stdout)]
 
@@ -111,13 +116,15 @@ def of_others():
 
 
 def absent():
-    """Two pages, of which the second one is absent as long as the file that is returned with them is open."""
-    memory = PrivateBuffer(2 * PAGE)
-    return memory.address + PAGE, userfault.open_faults_of(MappedMemory(memory.address + PAGE))
+    """Returns the address of the second of two pages, and a userfaultfd. The page is absent, and
+    its faults are not served, as long as the userfaultfd is open."""
+    memory = Private(2 * PAGE)
+    return memory.address + PAGE, userfault.faults_of(At(memory.address + PAGE))
 
 
 def errno_with_absent_request(context, command):
-    """The errno of a command whose last eight bytes, the driver's part, are absent."""
+    """Returns the errno of a command whose last eight bytes, the driver's part, are in an absent
+    page."""
     page, faults = absent()
     start = page - len(command)
     ctypes.memmove(start, command, len(command))
@@ -126,7 +133,7 @@ def errno_with_absent_request(context, command):
 
 
 def errno_of_waiting(context, command, faults):
-    """The errno of a command, which is not to wait for the pages of `faults`."""
+    """Returns the errno of a command. Fails if the command waits for the pages of `faults`."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         ending = pool.submit(errno_of, os.write, context.fd, command)
         try:
