@@ -200,7 +200,7 @@ def take_async_events(context, count):
         found.extend(event for _, event in context.events())
         return len(found) >= count
 
-    becomes(enough_found, True, "events")
+    wait_until_equal(enough_found, True, "events")
     return found
 
 

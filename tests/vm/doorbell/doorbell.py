@@ -24,8 +24,8 @@ from pairs import (
     DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, main, pattern, wait_until_equal,
 )
 from extension import (
-    ARM, ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, NO_SLOT, SLOTS, SOLICITED,
-    SIGNALED, SUMMARY, Context, Cq, Qp, gid_of, node_of,
+    ARM, ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, NO_SLOT, SIGNALED, SLOTS,
+    SOLICITED, SUMMARY, Context, Cq, Qp, gid_of, node_of,
 )
 from uverbs import errno_of
 
@@ -126,7 +126,7 @@ def only_busy_pages_are_polled():
         if without_call == 50:
             break
     equal(without_call, 50, "WRITEs without a call")
-    becomes(writer.context.needs_call, True, "an idle page needs calls")
+    wait_until_equal(writer.context.needs_call, True, "an idle page needs calls")
     writer.post()
 
     def stays_rung():

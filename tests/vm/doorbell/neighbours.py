@@ -21,7 +21,7 @@ import threading
 import time
 
 from beside import ENVIRONMENT, WRITE_BENCH, querying, for_each_count, ringing, sending
-from cpu_time import packets_sent_by, packets_sent_during, turns_queued_during, worker_ticks
+from cpu_time import packets_sent_by, packets_sent_during, runs_queued_during, worker_ticks
 from extension import Context, Cq, Qp, gid_of, node_of
 from pairs import (
     DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PATIENCE, Pair, case, equal, main, register_filled_buffer,
@@ -122,7 +122,7 @@ def no_softirq_runs_after_queries():
 @case("neighbours: a netlink query of a QP makes the runs that it delays")
 def queries_run_the_engine():
     pair = Pair()
-    source, (target, _) = known(pair, 8)[1], known(pair, 8)
+    source, (target, _) = register_filled_buffer(pair, 8)[1], register_filled_buffer(pair, 8)
     remote = (target.address, pair.kept[-1].rkey)
     messages = packets = 0
 

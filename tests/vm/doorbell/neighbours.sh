@@ -18,7 +18,7 @@ start_ringer() {
 # run_test PROGRAM: runs a Python program of this folder.
 run_test() {
 	python3 "$(dirname "$0")/$1" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" ||
-		fail "$1 ends well" "status $?"
+		fail "$1 exits with status 0" "status $?"
 }
 
 # An emulated machine is slow: polling of a page ends after 1,000 us without a post, not after the

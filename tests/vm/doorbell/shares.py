@@ -16,7 +16,7 @@ import sys
 import time
 
 from beside import ENDLESS, WRITE_BENCH, for_each_count, ringing, background, sending
-from cpu_time import TRACING, softirqs_during, triggered
+from cpu_time import TRACING, event_trigger, softirqs_during
 from pairs import PATIENCE, case, equal, main
 
 SECONDS = 1
@@ -52,9 +52,9 @@ def poller_times():
     began = f"hist:keys=work:began=common_timestamp {condition}"
     start = "workqueue.workqueue_execute_start"
     took = f"took=common_timestamp-$began:onmatch({start}).poller_slice(work,$took)"
-    with triggered(EVENTS / "workqueue_execute_start", began), \
-            triggered(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
-            triggered(SLICE_EVENT, "hist:keys=work:vals=took"):
+    with event_trigger(EVENTS / "workqueue_execute_start", began), \
+            event_trigger(EVENTS / "workqueue_execute_end", f"hist:keys=work:{took} {condition}"), \
+            event_trigger(SLICE_EVENT, "hist:keys=work:vals=took"):
         time.sleep(SECONDS)
         table = (SLICE_EVENT / "hist").read_text()
     return {page: int(spent) for page, spent in re.findall(r"work: +(\d+) .* took: +(\d+)", table)}

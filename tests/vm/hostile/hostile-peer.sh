@@ -22,7 +22,7 @@ for host in 1 2; do
 done
 index1=$(gid_index "$DEV1" $HOST1_V4) index2=$(gid_index "$DEV2" $HOST2_V4)
 python3 "$(dirname "$0")/hostile.py" "$DEV1" "$index1" "$DEV2" "$index2" ||
-	fail "hostile.py ends well" "status $?"
+	fail "hostile.py exits with status 0" "status $?"
 counters=/sys/class/infiniband/$DEV1/ports/1/hw_counters
 note "$(grep . "$counters/drop_"* | sed 's/.*drop_//' | paste -sd' ')"
 check "a pingpong runs after the floods" pingpong -n 100

@@ -35,7 +35,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 import forge
-from forge import RC, UC, UD, XRC, Socket, Wire
+from forge import RC, UC, UD, XRC, PacketSocket, Socket
 from pairs import (
     ALL, IS_DEBUG_KERNEL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state,
 )
@@ -365,7 +365,7 @@ def meminfo_kib(kind):
 
 
 def wire_through(device):
-    return Wire("h2", device, forge.hardware_address("h1", device))
+    return PacketSocket("h2", device, forge.hardware_address("h1", device))
 
 
 RESOURCES = contextlib.ExitStack()

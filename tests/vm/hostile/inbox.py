@@ -32,7 +32,7 @@ import forge
 from cgroups import join, memory_group, remove_group
 from pairs import (
     ALL, DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PAGE, Buffer, become_nobody, case, connect, counter,
-    equal, in_child, main, register, start_child, unanswered,
+    equal, in_child, main, memory_with_unserved_faults, register, start_child,
 )
 
 ON_DEMAND = ALL | e.IBV_ACCESS_ON_DEMAND
@@ -145,7 +145,7 @@ class ParkedQps(Datagrams):
 
 @case("packets that wait for parked QPs take bounded memory")
 def waiting_packets_take_bounded_memory():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     parked = ParkedQps(memory)
     free, overflows = free_memory(), counter("drop_overflow")
     parked.fill()
@@ -162,7 +162,7 @@ def waiting_packets_take_bounded_memory():
 
 @case("a small waiting packet of this host does not keep the memory of freed packets")
 def small_packets_keep_no_other_memory():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     parked = ParkedQps(memory, SMALL_QPS)
     destroyed = parked.qp()
     destroyed_qpn = destroyed.qp_num
@@ -182,7 +182,7 @@ def small_packets_keep_no_other_memory():
 
 @case("a small waiting packet of another host's socket does not keep the socket's page fragment")
 def small_packets_keep_no_fragments():
-    memory, fd = unanswered(PAGE * 2)
+    memory, fd = memory_with_unserved_faults(PAGE * 2)
     parked = ParkedQps(memory, SMALL_QPS)
     with forge.namespace("h2"):
         sender = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -195,7 +195,7 @@ def small_packets_keep_no_fragments():
             # The last segment is for the QP. All segments lie in one page fragment of the socket.
             bth = forge.bth(forge.UD | forge.SEND_ONLY, qp.qp_num, psn)
             body = bth + forge.deth(QKEY, 7) + bytes(SMALL_BYTES)
-            last = forge.sealed(PEER, HOST, body, SOURCE_PORT)
+            last = forge.udp_payload_with_icrc(PEER, HOST, body, SOURCE_PORT)
             sender.sendmsg([bytes(SEGMENT_BYTES * SEGMENTS_PER_CALL), last], segment)
     taken, lost = free - free_memory(), counter("drop_overflow") - overflows
     print(f"# {SMALL_QPS * PACKETS_PER_QP} packets, {lost} dropped, {taken >> 10} KiB taken")
@@ -214,7 +214,7 @@ def full_inboxes_of_nobody():
 
     def fill():
         # Only root may serve page faults of the kernel by userfaultfd.
-        memory, _fd = unanswered(PAGE * 2)
+        memory, _fd = memory_with_unserved_faults(PAGE * 2)
         become_nobody()
         parked = ParkedQps(memory)
         parked.fill()

@@ -79,7 +79,7 @@ check "rc pingpong over IPv6 and WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
 has_begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)
-_pair ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
+run_server_and_client ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg2 -x "$(gid_index wg2 fd83::2)" -- \
 	ib_send_lat -F "${SECOND[@]}" -n 3000 -d wg1 -x "$(gid_index wg1 fd83::1)" $HOST2_V4 \
 	>/tmp/ib_send_lat 2>&1 &
 connection=$!

@@ -20,7 +20,7 @@ programs() {
 }
 
 # compare DEVICE DEVICE FAMILY TOPIC...: runs the topics of rrxe-check.
-compare() { rrxe-check "$@" || fail "rrxe-check ends well" "status $?"; }
+compare() { rrxe-check "$@" || fail "rrxe-check exits with status 0" "status $?"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1 rrxe

@@ -118,8 +118,8 @@ def of_others():
 def absent():
     """Returns the address of the second of two pages, and a userfaultfd. The page is absent, and
     its faults are not served, as long as the userfaultfd is open."""
-    memory = Private(2 * PAGE)
-    return memory.address + PAGE, userfault.faults_of(At(memory.address + PAGE))
+    memory = PrivateBuffer(2 * PAGE)
+    return memory.address + PAGE, userfault.open_faults_of(MappedMemory(memory.address + PAGE))
 
 
 def errno_with_absent_request(context, command):
