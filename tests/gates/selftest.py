@@ -69,6 +69,8 @@ def unsafe_block(comment, claim=None):
     return text | ({"Documentation/safety.rst": SAFETY.format(claim)} if claim else {})
 
 
+CHECK = {"tests/verbs/src/bin/rrxe-check/a.rs": SPDX + '//! Words.\n\nconst A: &str = "{kind}: success after RNR";\n'}
+
 REFERENCE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table:: Counters of a device\n\n"
 COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nstatic A: CounterName = CounterName::new(c"sent_pkts");\n'}
 PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default: 3,\n        },\n"}
@@ -140,6 +142,12 @@ CASES = {
         table("works", "``gone.sh``"), ("existing_tests",)),
     "a conformance row with an engine test that does not exist": (
         table("works", "``engine: gone``"), ("existing_tests",)),
+    "a conformance row with an engine function that is no test": (
+        table("works", "``engine: handle_packet``"), ("existing_tests",)),
+    "a conformance row with a part of a check's name": (
+        table("works", "``rrxe-check: after RNR``") | CHECK, ("existing_tests",)),
+    "a conformance row with a check whose name has a placeholder": (
+        table("works", "``rrxe-check: RC: success after RNR``") | CHECK, ()),
     "a conformance row that says works without a test": (
         table("works", "see there"), ("existing_tests",)),
     "a conformance row with an unknown state": (table("nearly", "``30-sim``"), ("existing_tests",)),
