@@ -13,6 +13,9 @@ import place
 
 INCLUDES = ("include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
 
+# All new files of the series.
+PATHS = (str(place.HOME), "Documentation/infiniband/rrxe", *INCLUDES)
+
 
 def below(*folders):
     """Returns a function: whether a path is one of these of the driver, or below one of them."""
@@ -95,7 +98,9 @@ def main():
         sys.exit(f"series: {tree} has uncommitted changes")
     for put, subject, body in PATCHES:
         put(repository, tree)
-        git(tree, "add", "-A")
+        git(tree, "add", "--update")
+        # Debian's sources ignore all new files.
+        git(tree, "add", "--force", "--all", *(path for path in PATHS if (tree / path).exists()))
         if git(tree, "status", "--porcelain"):
             git(tree, "commit", "-q", "-s", "-m", subject, "-m", body)
             print(git(tree, "log", "-1", "--format=%h %s"), end="")
