@@ -342,7 +342,7 @@ def bind_before_failure(context, window, qp, cq):
 
 def wait_completion(qp, cq):
     """Makes the doorbell system call. Waits for a completion and returns its (wr_id, status)."""
-    qp.call()
+    qp.ring_by_call()
     wait_until_equal(cq.has_unread, True, "a completion is there")
     return cq.poll()
 
@@ -355,7 +355,7 @@ def undone_region():
     source = Buffer(PAGE)
     source.fill(pattern(PAGE))
     context.source = source, context.reg(source)[0]
-    windows, gid = [context.window() for _ in range(200)], extension.gid_of(DEVICE, GID_INDEX)
+    windows, gid = [context.alloc_mw() for _ in range(200)], extension.gid_of(DEVICE, GID_INDEX)
     for window in windows[0], windows[-1]:
         cq = extension.Cq(context)
         qp = extension.Qp(context, cq, GID_INDEX, gid)

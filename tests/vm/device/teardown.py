@@ -168,7 +168,7 @@ def bind(context, qp, cq, memory, lkey):
     struct.pack_into("=QQIIII", wqe, 24, memory.address, memory.length, lkey, rkey, key, 1 << 1)
     ctypes.memmove(qp.ring.address + ELEMENTS + tail * qp.element, bytes(wqe), len(wqe))
     qp.ring.u32(PRODUCER).value = (tail + 1) & qp.mask
-    qp.call()
+    qp.ring_by_call()
     while (done := cq.poll()) is None:
         pass
     assert done == (1, 0), done

@@ -60,7 +60,7 @@ class Consumer:
         self.count += 1
         source = self.buffer.address
         self.qp.write(self.count, source, self.lkey, source + 64, self.rkey ^ rkey_xor, 8, SIGNALED)
-        self.qp.call()
+        self.qp.ring_by_call()
         end = time.monotonic() + PATIENCE
         while self.cq.ring.u32(PRODUCER).value == before:
             equal(time.monotonic() < end, True, "a completion in time")
@@ -72,7 +72,7 @@ class Consumer:
         if not self.uses_arm_word:
             return self.cq.request(solicited)
         self.cq.arm(when)
-        if self.cq.has_unread() and self.cq.news() >= (NEWS_SOLICITED if solicited else NEWS_ANY):
+        if self.cq.has_unread() and self.cq.unannounced_kind() >= (NEWS_SOLICITED if solicited else NEWS_ANY):
             self.cq.request(solicited)
 
     def events_within(self, seconds=PATIENCE):

@@ -67,7 +67,7 @@ class Writer:
 
     def write_by_call(self):
         self.post()
-        self.qp.call()
+        self.qp.ring_by_call()
         self.finish()
 
     def call_until_polled(self, seconds=PATIENCE):
@@ -76,7 +76,7 @@ class Writer:
         while self.context.needs_call():
             if time.monotonic() > end:
                 raise AssertionError("no poller polls the page of a busy process")
-            self.qp.call()
+            self.qp.ring_by_call()
 
 
 def open_errno(request, room=24):
@@ -119,7 +119,7 @@ def only_busy_pages_are_polled():
         writer.post()
         writer.qp.ring_bell()
         if writer.context.needs_call():
-            writer.qp.call()
+            writer.qp.ring_by_call()
         else:
             without_call += 1
         writer.finish()
@@ -132,12 +132,12 @@ def only_busy_pages_are_polled():
     def stays_rung():
         writer.qp.ring_bell()
         time.sleep(0.1)
-        return writer.qp.is_rung()
+        return writer.qp.doorbell_is_set()
 
     # After the poller has set NEED_WAKEUP, it looks for doorbells once more, perhaps late. So the
     # first doorbell may still be served.
     equal(any(stays_rung() for _ in range(2)), True, "an idle page is not polled")
-    writer.qp.call()
+    writer.qp.ring_by_call()
     writer.finish()
     writer.context.close()
 
@@ -180,7 +180,7 @@ def random_values_do_no_harm():
         for count in range(300):
             other.write_by_call()
             hostile.post()
-            hostile.qp.call()
+            hostile.qp.ring_by_call()
             hostile.finish()
             if count % 50 == 0:
                 qp = Qp(hostile.context, hostile.cq, GID_INDEX, GID)
@@ -239,7 +239,7 @@ def arm_word_notifies_once():
     equal(writer.cq.events(), 0, "events after the notification")
     writer.cq.arm(ARM_SOLICITED)
     writer.post(SIGNALED | SOLICITED)
-    writer.qp.call()
+    writer.qp.ring_by_call()
     writer.finish()
     seen = (writer.cq.events(), writer.cq.ring.u32(ARM).value)
     equal(seen, (0, ARM_SOLICITED), "events and arm word after the completion of a send request")
@@ -247,7 +247,7 @@ def arm_word_notifies_once():
     # the error state. The peer is the same QP, so the WRITE completes with a flush error (5).
     source, target = writer.source.address, writer.target.address
     writer.qp.write(99, source, writer.lkey, target, writer.rkey ^ 1, 8)
-    writer.qp.call()
+    writer.qp.ring_by_call()
     equal((wait_for_events(writer.cq), writer.cq.poll()), (1, (99, 5)), "events and completion")
     writer.context.close()
 

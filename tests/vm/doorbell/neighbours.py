@@ -107,7 +107,7 @@ def no_softirq_runs_after_queries():
         while not over.is_set():
             call()
 
-    calls = (qp.query, qp.call, qp.call)
+    calls = (qp.query, qp.ring_by_call, qp.ring_by_call)
     threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in calls]
     for thread in threads:
         thread.start()

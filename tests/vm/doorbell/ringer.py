@@ -55,7 +55,7 @@ class HostileContext:
     def call_if_needed(self):
         if self.context.needs_call():
             for _ in range(BUSY_CALLS):
-                self.call_qp.call()
+                self.call_qp.ring_by_call()
 
 
 def main():

@@ -79,7 +79,7 @@ class Context:
         if request or room:
             self.pd, = struct.unpack("=I", self.call(ALLOC_PD, b"", 4))
 
-    def ring_by_call(self, command, request, room):
+    def call(self, command, request, room):
         """Writes a command, and returns its response of `room` bytes.
 
         The command's first field is the address of the response.
@@ -222,15 +222,15 @@ class Qp:
         struct.pack_into("=III", wqe, 184, length, length, 0)
         struct.pack_into("=I", wqe, 196, 1)
         struct.pack_into("=QII", wqe, 208, source, length, lkey)
-        self.put(wqe)
+        self.add_wqe(wqe)
 
-    def bind(self, wr_id, alloc_mw, lkey, buffer, access):
+    def bind(self, wr_id, window, lkey, buffer, access):
         """Adds the WQE that binds a window, under its present key, to a whole region."""
         wqe = bytearray(224)
         struct.pack_into("=QIII", wqe, 0, wr_id, 1, BIND_MW, SIGNALED)
         struct.pack_into("=QQ", wqe, 24, buffer.address, buffer.length)
-        struct.pack_into("=IIII", wqe, 40, lkey, alloc_mw, alloc_mw, access)
-        self.put(wqe)
+        struct.pack_into("=IIII", wqe, 40, lkey, window, window, access)
+        self.add_wqe(wqe)
 
     def add_wqe(self, wqe):
         """Copies a WQE into the send queue's ring and advances its producer index. No doorbell."""

@@ -8,9 +8,9 @@
 source "$(dirname "$0")/../lib/guest.sh"
 here=$(dirname "$0")
 
-# start_holder: starts the process, with on-demand regions and advice that is being followed. The
+# start_process: starts the process, with on-demand regions and advice that is being followed. The
 # process runs until file descriptor 9 is closed.
-start_holder() {
+start_process() {
 	rm -f /tmp/hold
 	mkfifo /tmp/hold
 	python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" stay \
@@ -20,7 +20,7 @@ start_holder() {
 	wait_for 30 grep -q ready /tmp/held
 }
 
-end_holder() {
+end_process() {
 	exec 9>&-
 	wait $HOLDER
 }
@@ -67,25 +67,25 @@ check "link on host 1" link_add 1
 python3 "$here/notifiers.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" calls ||
 	fail "notifiers.py exits with status 0" "status $?"
 
-check "a process with on-demand regions and permanent invalidations starts" start_holder
+check "a process with on-demand regions and permanent invalidations starts" start_process
 check "rmmod fails at once while on-demand regions exist" rmmod_fails_at_once
 check "the link exists after rmmod has failed" test -e "/sys/class/infiniband/$DEV1"
 check "rdma link del does not wait for invalidations" delete_link
 check "a link of the same name can be added" link_add 1
 check "rdma link del of the second link does not wait for invalidations" delete_link
 check "rmmod fails at once after the link was deleted" rmmod_fails_at_once
-check "the process ends" end_holder
+check "the process ends" end_process
 remove_module() { [[ ! -e /sys/module/rrxe ]] || rmmod rrxe; }
 check "rmmod succeeds after the process has ended" wait_for 20 remove_module
 
 check "modprobe succeeds after rmmod" modprobe rrxe
 check "link on host 1 again" link_add 1
-check "a second process with permanent invalidations starts" start_holder
+check "a second process with permanent invalidations starts" start_process
 check "the exit of two network namespaces does not wait for invalidations" delete_namespaces
 check "the device is deleted with its network namespace" \
 	wait_for 20 test ! -e "/sys/class/infiniband/$DEV1"
 check "a network namespace can be created" finishes ip netns add other
 check "the exit of the new network namespace does not wait" finishes ip netns del other
 DEV1=''
-check "the second process ends" end_holder
+check "the second process ends" end_process
 check "rmmod succeeds after the second process has ended" wait_for 20 remove_module

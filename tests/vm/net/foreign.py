@@ -29,7 +29,7 @@ def foreign_sources_are_dropped():
         for target, qpn in (GROUP, MULTICAST), (HOST, member.qp.qp_num):
             sender, before = (Socket(source, where="h1", device="eth0", foreign=True),
                               counter("drop_local"))
-            sender.groups_by("eth0", "h1")
+            sender.set_multicast_device("eth0", "h1")
             body = (forge.bth(forge.UD | forge.SEND_ONLY, qpn, 0) + forge.deth(QKEY, 7)
                     + bytes(DATAGRAM_SIZE))
             sender.send(target, body)

@@ -93,7 +93,7 @@ def socket_datagrams_are_dropped():
         group, receiver = gid_at(address), Member()
         receiver.change_membership(group, attach_mcast)
         udp_socket, before = Socket(source, where="h1", device="eth0"), counter("drop_local")
-        udp_socket.groups_by("eth0", "h1")
+        udp_socket.set_multicast_device("eth0", "h1")
         body = (forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0)
                 + forge.deth(QKEY, receiver.qp.qp_num) + bytes(DATAGRAM_SIZE))
         udp_socket.send(address, body)

@@ -311,7 +311,7 @@ def _():
         receiver, udp_socket = Endpoint(DEVICE, e.IBV_QPT_UD), Socket(address, where="h1")
         gid = gid_at(group)
         attach_mcast(receiver.context, receiver.qp_handle, ipaddress.IPv6Address(gid.gid).packed)
-        udp_socket.groups_by("eth0", "h1")
+        udp_socket.set_multicast_device("eth0", "h1")
         qpn = receiver.qp.qp_num
         body = forge.bth(UD | SEND_ONLY, forge.MULTICAST, 0) + forge.deth(QKEY, qpn) + FORGED
         expect_drops(receiver, lambda _: udp_socket.send(group, body), "local", GRH,

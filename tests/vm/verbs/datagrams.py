@@ -195,7 +195,7 @@ def own_group():
     def work():
         # These are more datagrams than one call sends, and not more than the QP's tx limit.
         qp.post(DEPTH)
-        qp.call()
+        qp.ring_by_call()
         until(qp.is_empty, "all are sent")
 
     sent, by_softirqs = packets_during("rrxe_packet_out", work)
@@ -213,10 +213,10 @@ def answers():
             # ib_mad responds to the first request through QP1, in softirq, when further requests
             # are in the ring.
             qp.post(1)
-            qp.call()
+            qp.ring_by_call()
             qp.post(UNCALLED)
             time.sleep(0.02)
-            qp.call()
+            qp.ring_by_call()
             until(qp.is_empty, "all are sent")
         until(lambda: counter("drop_no_receive") > answered, "some are answered")
 
@@ -241,7 +241,7 @@ def neighbour():
 
     def work():
         qp.post(1)
-        qp.call()
+        qp.ring_by_call()
         equal(os.waitpid(child, 0)[1], 0, "the other user's status")
 
     by_call = packets_sent_by({os.getpid()}, work)
