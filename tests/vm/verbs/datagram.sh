@@ -34,7 +34,7 @@ compare "$DEV1" "$DEV2" v6 loss
 netem_off
 
 link_del 2
-check "C driver on host 2" link_add 2 rxe
+check "link of the C driver on host 2" link_add 2 rxe
 programs "rrxe to the C driver"
 for family in v4 v6; do
 	compare "$DEV1" "$DEV2" $family uc ud
@@ -42,8 +42,8 @@ for family in v4 v6; do
 done
 link_del 1
 link_del 2
-check "C driver on host 1" link_add 1 rxe
-check "link on host 2" link_add 2 rrxe
-check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(scaled_count 100)"
-check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(scaled_count 100)"
-check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(scaled_count 200)"
+check "link of the C driver on host 1" link_add 1 rxe
+check "link of rrxe on host 2 again" link_add 2 rrxe
+check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(few 100)"
+check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(few 100)"
+check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(few 200)"

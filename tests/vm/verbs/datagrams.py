@@ -37,8 +37,10 @@ GROUP = "239.77.1.21"
 UD, MULTICAST, QKEY = 4, 0xFFFFFF, 0
 # Number and Q_Key of QP1, which receives management datagrams (MADs).
 GSI, GSI_QKEY = 1, 0x80010000
-ROUNDS, UNCALLED = 20, 5
-QUESTION = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0) + bytes(41) + b"\x01" + bytes(190)
+ROUNDS, POSTS_WITHOUT_CALL = 20, 5
+# Performance Get(PortCounters), to which ib_mad responds.
+MAD_REQUEST = (struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0)
+               + bytes(41) + b"\x01" + bytes(190))
 DEPTH, DATAGRAMS = 63, 200
 # Number of QPs in the group, and of datagrams in a row. The numbers are so high that even a slow
 # machine requests more copies a second than a CPU grants after its softirq time is used up (6,400
@@ -48,7 +50,7 @@ MEMBERS, BURST = 40, 20
 COPIES = "drop_overflow", "drop_qkey"
 
 
-def mapped(address):
+def mapped_gid(address):
     """Returns the GID of an IPv4 address."""
     return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
@@ -105,13 +107,13 @@ def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
     return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length, qkey)
 
 
-def datagram(number):
+def wrong_qkey_datagram(qpn):
     """Returns the UDP payload of a datagram with a wrong Q_Key, which the QP drops."""
-    body = forge.bth(forge.UD | forge.SEND_ONLY, number, 1) + forge.deth(0x7777, 7)
-    return forge.udp_payload_with_icrc(SENDERS_ADDRESS, ADDRESS, body)
+    body = forge.bth(forge.UD | forge.SEND_ONLY, qpn, 1) + forge.deth(0x7777, 7)
+    return forge.sealed(SENDERS_ADDRESS, ADDRESS, body)
 
 
-def stranger():
+def other_host_socket():
     """Returns an ordinary UDP socket of the other host."""
     with forge.namespace(SENDERS_NAMESPACE):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -120,33 +122,33 @@ def stranger():
     return sender
 
 
-def until(condition, what):
+def wait_until(condition, what):
     end = time.monotonic() + PATIENCE
     while not condition():
         equal(time.monotonic() < end, True, what)
         time.sleep(0.01)
 
 
-def strangers():
-    qp, sender = new_qp(), stranger()
-    payload = datagram(qp.number)
+def received_datagrams_send_no_requests():
+    qp, sender = new_qp(), other_host_socket()
+    payload = wrong_qkey_datagram(qp.number)
     qp.post(DEPTH)
 
     def work():
         for _ in range(DATAGRAMS):
             sender.sendto(payload, (ADDRESS, forge.PORT))
-        until(qp.is_empty, "a thread sends what lies there")
+        wait_until(qp.is_empty, "a thread sends the posted requests")
 
     sent, by_softirqs = packets_during("rrxe_packet_out", work)
     print(f"# {DATAGRAMS} datagrams: {sent} packets, {by_softirqs} of them sent by softirqs")
     equal((sent, by_softirqs), (DEPTH, 0), "packets, and those sent by softirqs")
 
 
-def threads():
-    qp, sender = new_qp(), stranger()
-    payload = datagram(qp.number)
+def threads_take_in_packets():
+    qp, sender = new_qp(), other_host_socket()
+    payload = wrong_qkey_datagram(qp.number)
 
-    def batch():
+    def send_batch():
         for _ in range(DATAGRAMS):
             sender.sendto(payload, (ADDRESS, forge.PORT))
         # Gives the threads time to take in the packets.
@@ -157,87 +159,88 @@ def threads():
     # while it is in debt. But an emulated CPU may stop for longer than the debt lasts, so several
     # batches may be needed.
     while by_threads == 0 and time.monotonic() < end:
-        taken, by_softirqs = packets_during("rrxe_packet_in", batch)
+        taken, by_softirqs = packets_during("rrxe_packet_in", send_batch)
         by_threads = taken - by_softirqs
         print(f"# {taken} packets taken in, {by_threads} of them by threads")
-    equal(by_threads > 0, True, "threads take some in")
+    equal(by_threads > 0, True, "threads take in some packets")
 
 
-def group():
+def copies_are_dropped():
     """Sends datagrams to a group with many members. The driver copies each for each member."""
     members = [new_qp() for _ in range(MEMBERS)]
     for member in members:
-        member.attach(mapped(GROUP))
-    sender = stranger()
+        member.attach(mapped_gid(GROUP))
+    sender = other_host_socket()
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
     body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 1) + forge.deth(0x7777, 7)
     payload = forge.udp_payload_with_icrc(SENDERS_ADDRESS, GROUP, body)
     before, end, sent = [counter(name) for name in COPIES], time.monotonic() + PATIENCE, 0
 
-    def copies():
+    def counted():
         return [counter(name) - count for name, count in zip(COPIES, before)]
 
-    while copies()[0] == 0 and time.monotonic() < end:
+    while counted()[0] == 0 and time.monotonic() < end:
         for _ in range(BURST):
             sender.sendto(payload, (GROUP, forge.PORT))
         sent += BURST * MEMBERS
         # The members' inboxes have room for all packets of a burst. So a drop for `overflow` is a
         # copy that was not made.
-        until(lambda: sum(copies()) >= sent, "all are taken in or dropped")
-    print(f"# of {sent} copies {copies()[0]} are not made")
-    equal(copies()[0] > 0, True, "some are dropped")
+        wait_until(lambda: sum(counted()) >= sent, "all copies are taken in or dropped")
+    print(f"# of {sent} copies {counted()[0]} are not made")
+    equal(counted()[0] > 0, True, "some copies are dropped")
 
 
-def own_group():
-    qp = new_qp(MULTICAST, mapped(GROUP), 64)
-    qp.attach(mapped(GROUP))
+def datagrams_to_own_group():
+    qp = new_qp(MULTICAST, mapped_gid(GROUP), 64)
+    qp.attach(mapped_gid(GROUP))
 
     def work():
         # These are more datagrams than one call sends, and not more than the QP's tx limit.
         qp.post(DEPTH)
-        qp.ring_by_call()
-        until(qp.is_empty, "all are sent")
+        qp.call()
+        wait_until(qp.is_empty, "all posted requests are sent")
 
     sent, by_softirqs = packets_during("rrxe_packet_out", work)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
     equal((sent, by_softirqs), (DEPTH, 0), "packets, and those sent by softirqs")
 
 
-def answers():
-    qp = new_qp(GSI, None, len(QUESTION), GSI_QKEY)
-    qp.buffer.fill(QUESTION)
-    answered = counter("drop_no_receive")
+def responses_send_no_requests():
+    qp = new_qp(GSI, None, len(MAD_REQUEST), GSI_QKEY)
+    qp.buffer.fill(MAD_REQUEST)
+    responses_before = counter("drop_no_receive")
 
     def work():
         for _ in range(ROUNDS):
             # ib_mad responds to the first request through QP1, in softirq, when further requests
             # are in the ring.
             qp.post(1)
-            qp.ring_by_call()
-            qp.post(UNCALLED)
+            qp.call()
+            qp.post(POSTS_WITHOUT_CALL)
             time.sleep(0.02)
-            qp.ring_by_call()
-            until(qp.is_empty, "all are sent")
-        until(lambda: counter("drop_no_receive") > answered, "some are answered")
+            qp.call()
+            wait_until(qp.is_empty, "all posted requests are sent")
+        wait_until(lambda: counter("drop_no_receive") > responses_before, "a response arrives")
 
     sent, by_softirqs = packets_during("rrxe_packet_out", work, qp.number)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
-    equal((sent, by_softirqs), (ROUNDS * (1 + UNCALLED), 0), "packets, and those sent by softirqs")
+    posted = ROUNDS * (1 + POSTS_WITHOUT_CALL)
+    equal((sent, by_softirqs), (posted, 0), "packets, and those sent by softirqs")
 
 
-def neighbour():
+def call_to_other_users_qp():
     """Sends a datagram by a doorbell call to the QP of another user, whose send ring is full."""
-    numbers, number = os.pipe()
+    reader, writer = os.pipe()
 
-    def other():
+    def other_user():
         become_nobody()
         qp = new_qp(length=64)
         qp.post(DEPTH)
-        os.write(number, struct.pack("=I", qp.number))
-        until(qp.is_empty, "all are sent")
+        os.write(writer, struct.pack("=I", qp.number))
+        wait_until(qp.is_empty, "all posted requests are sent")
 
-    child = start_child(other)
-    qp = new_qp(*struct.unpack("=I", os.read(numbers, 4)), length=64)
+    child = start_child(other_user)
+    qp = new_qp(*struct.unpack("=I", os.read(reader, 4)), length=64)
 
     def work():
         qp.post(1)
@@ -253,12 +256,18 @@ def neighbour():
 os.sched_setaffinity(0, {0})
 Path("/sys/devices/virtual/workqueue/rrxe_deferred/cpumask").write_text("1")
 if HOW == "share":
-    case("datagrams: a stranger's datagram has no softirq send what lies in a ring")(strangers)
-    case("datagrams: those to the own group have no softirq send more of them")(own_group)
-    case("datagrams: a call to another user's QP sends nothing that lies in its ring")(neighbour)
-    case("datagrams: answers of the kernel have no softirq send more of them")(answers)
+    case("datagrams: a softirq that takes in a datagram sends no posted requests of the QP")(
+        received_datagrams_send_no_requests)
+    case("datagrams: no softirq sends a QP's datagrams to a group that the QP is attached to")(
+        datagrams_to_own_group)
+    case("datagrams: a call that sends to another user's QP sends no posted requests of that QP")(
+        call_to_other_users_qp)
+    case("datagrams: a softirq that takes in a MAD response sends no posted requests of the QP")(
+        responses_send_no_requests)
 elif HOW == "threads":
-    case("datagrams: threads take in what softirqs have no time for")(threads)
+    case("datagrams: threads take in packets for which softirqs have no time")(
+        threads_take_in_packets)
 else:
-    case("datagrams: those to a group are dropped if softirqs have no time to copy them")(group)
+    case("datagrams: copies for the QPs of a group are dropped if softirqs have no time")(
+        copies_are_dropped)
 sys.exit(main())

@@ -19,9 +19,9 @@ join() {
 check "two hosts" hosts_up 4200
 for types in "rrxe rrxe" "rxe rrxe" "rrxe rxe"; do
 	read -r first second <<<"$types"
-	check "$first on host 1" link_add 1 "$first"
-	check "$second on host 2" link_add 2 "$second"
-	[[ $second == rrxe ]] || check "host 2 joins the groups" join
+	check "link of $first on host 1" link_add 1 "$first"
+	check "link of $second on host 2" link_add 2 "$second"
+	[[ $second == rrxe ]] || check "host 2 joins the multicast groups" join
 	for family in v4 v6; do
 		rrxe-check "$DEV1" "$DEV2" $family matrix || fail "rrxe-check exits with status 0" "status $?"
 	done

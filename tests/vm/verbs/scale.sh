@@ -87,32 +87,41 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-left_to_the_end() {
-	within "$OBJECTS objects of each kind, left to the end of the process" 120 \
+objects_until_exit() {
+	within "$OBJECTS objects of each kind are created, and destroyed at exit" 120 \
 		rrxe-scale objects "$DEV1" "$OBJECTS" leave
 }
 
-unmanaged() { within "$CONNECTIONS connections" 60 rrxe-scale connections "$DEV1" "$DEV2" "$CONNECTIONS"; }
+connections() {
+	within "$CONNECTIONS pairs of QPs are connected" 60 \
+		rrxe-scale connections "$DEV1" "$DEV2" "$CONNECTIONS"
+}
 
-managed() {
+cm_connections() {
 	local start=$SECONDS
-	check "$CONNECTIONS connections by the connection manager within a minute" in_a_minute by_manager "$CONNECTIONS"
+	check "$CONNECTIONS connections are made by librdmacm within a minute" \
+		in_a_minute by_manager "$CONNECTIONS"
 	note "$((CONNECTIONS * 60 / (SECONDS - start + 1))) a minute"
-	check "none of their objects stays" wait_for 20 same_resources "$had"
+	check "all objects of librdmacm's connections are destroyed" \
+		wait_for 20 same_resources "$resources_before"
 }
 
 # The kernel's caches grow during the first run. Memory that grows during later runs is not freed.
-within "$OBJECTS objects of each kind" 120 rrxe-scale objects "$DEV1" "$OBJECTS"
-check "some connections" rrxe-scale connections "$DEV1" "$DEV2" 50
-returns_all "nothing of them stays" 512 left_to_the_end
-returns_all "nothing of the connections stays" 512 unmanaged
+within "$OBJECTS objects of each kind are created and destroyed" 120 \
+	rrxe-scale objects "$DEV1" "$OBJECTS"
+check "50 pairs of QPs are connected" rrxe-scale connections "$DEV1" "$DEV2" 50
+returns_all "the memory of objects is freed" 512 objects_until_exit
+returns_all "the memory of connected QPs is freed" 512 connections
 # As with the objects, the first run is not measured.
-check "connections by the connection manager" by_manager "$CONNECTIONS"
-had=$(resources)
-returns_all "nothing of the managed ones stays" 512 managed
+check "$CONNECTIONS connections are made by librdmacm" by_manager "$CONNECTIONS"
+resources_before=$(resources)
+returns_all "the memory of librdmacm's connections is freed" 512 cm_connections
 # RRXE_ENV=LIMITS=ah,mw,pd tests all limits for which the memory suffices, in some minutes.
-for kind in ${LIMITS//,/ }; do check "no more $kind than there may be" rrxe-scale limit "$DEV1" "$kind"; done
+for kind in ${LIMITS//,/ }; do
+	check "as many objects of kind $kind as the limit can be created, and no more" \
+		rrxe-scale limit "$DEV1" "$kind"
+done
 link_del 2
-check "the C driver on host 2" link_add 2 rxe
+check "link of the C driver on host 2" link_add 2 rxe
 python3 "$(dirname "$0")/limits.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" ||
 	fail "limits.py exits with status 0" "status $?"

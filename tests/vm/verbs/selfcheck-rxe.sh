@@ -12,4 +12,5 @@ check "pingpong over IPv4" pingpong -n 100
 check "pingpong over IPv6" pingpong6 -n 100
 check "ib_write_bw over IPv4" perftest ib_write_bw -n 50
 check "ib_send_lat over IPv6" perftest6 ib_send_lat -n 50
-refuse "a second link on the same netdev" "exists|File" in1 rdma link add again type rxe netdev eth0
+refuse "a second link on the same network device is refused" "exists|File" \
+	in1 rdma link add again type rxe netdev eth0

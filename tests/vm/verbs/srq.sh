@@ -16,8 +16,8 @@ srq_pingpong() {
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-rrxe-check "$DEV1" "$DEV2" v4 cq srq || fail "rrxe-check exits with status 0" "status $?"
-check "ibv_srq_pingpong, polling" srq_pingpong -n 300
-check "ibv_srq_pingpong, events" srq_pingpong -n 300 -e -s 20000
+rrxe-check "$DEV1" "$DEV2" v4 cq srq || fail "rrxe-check ends well" "status $?"
+check "ibv_srq_pingpong that polls" srq_pingpong -n 300
+check "ibv_srq_pingpong with events" srq_pingpong -n 300 -e -s 20000
 check "ib_send_bw over an SRQ" perftest ib_send_bw --use-srq -q 4 -n 100
 check "ib_send_lat over an SRQ" perftest ib_send_lat --use-srq -n 100

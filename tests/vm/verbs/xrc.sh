@@ -10,7 +10,8 @@ PROGRAM_SECONDS=60
 
 # domains KIND: runs xrcds.py. KIND is shared or private.
 domains() {
-	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" || fail "xrcds.py exits with status 0" "status $?"
+	python3 "$here/xrcds.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1" ||
+		fail "xrcds.py ends well" "status $?"
 }
 
 check "two hosts" hosts_up 1500
@@ -19,8 +20,8 @@ check "link on host 2" link_add 2
 rrxe-check "$DEV1" "$DEV2" v4 xrc || fail "rrxe-check exits with status 0" "status $?"
 rrxe-check "$DEV1" "$DEV1" v6 xrc || fail "rrxe-check exits with status 0" "status $?"
 domains private
-check "the module goes" rmmod rrxe
+check "the module is removed" rmmod rrxe
 DEV2=
-check "the module, with XRC domains that processes share" modprobe rrxe shared_xrcd=1
+check "the module loads with shared_xrcd=1" modprobe rrxe shared_xrcd=1
 check "link on host 1 again" link_add 1
 domains shared

@@ -35,14 +35,15 @@ DESTROY_SRQ, OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP = 35, 37, 38, 39, 40
 XRC_QUEUE, XRC_TARGET = 1, 10
 # Attribute masks of ibv_modify_qp() for INIT: state, access, P_Key, port; and for RTR: state,
 # address vector, path MTU, RQ PSN, responder resources, RNR timer, destination QPN.
-INIT_MASK, RTR_MASK = 1 | 8 | 16 | 32, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
+INIT_MASK = 1 | 8 | 16 | 32
+RTR_MASK = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
 HOST1, HOST2, MTU = "10.77.0.1", "10.77.0.2", 1024
 SHARED = sys.argv[3] == "shared"
 # Expected errno of the two requests that are refused by default.
-WANTED = 0 if SHARED else errno.EOPNOTSUPP
+EXPECTED_ERRNO = 0 if SHARED else errno.EOPNOTSUPP
 NO_FILE = 0xffffffff
 # Seconds within which a command ends that does not wait for a page fault.
-SOON = 60
+MAX_SECONDS = 60
 
 
 def open_domain(context, file):
@@ -54,7 +55,8 @@ class Target(Qp):
     """An XRC target QP."""
 
     def __init__(self, context, domain):
-        request = struct.pack("=QIIIIIIIIIBBBB", 0, domain, 0, 0, 0, 1, 0, 1, 0, 0, 0, XRC_TARGET, 0, 0)
+        request = struct.pack(
+            "=QIIIIIIIIIBBBB", 0, domain, 0, 0, 0, 1, 0, 1, 0, 0, 0, XRC_TARGET, 0, 0)
         self.context = context
         self.handle, self.number = struct.unpack_from("=II", context.call(CREATE_QP, request, 32))
 
@@ -74,17 +76,19 @@ class Queue:
         answer = context.call(CREATE_XSRQ, request, 40)
         self.handle, _, _, self.number, offset, size = struct.unpack_from("=IIIIQI", answer)
         ring = Mapped(context.fd, offset, size)
-        struct.pack_into("=QIIIIII", ring.memory, ELEMENTS, 0, 0, 0, buffer.length, buffer.length, 0, 1)
-        struct.pack_into("=QII", ring.memory, ELEMENTS + 40, buffer.address, buffer.length, context.reg(buffer)[0])
+        length, lkey = buffer.length, context.reg(buffer)[0]
+        struct.pack_into("=QIIIIII", ring.memory, ELEMENTS, 0, 0, 0, length, length, 0, 1)
+        struct.pack_into("=QII", ring.memory, ELEMENTS + 40, buffer.address, length, lkey)
         ring.u32(PRODUCER).value = 1
 
     def destroy(self):
         self.context.call(DESTROY_SRQ, struct.pack("=II", self.handle, 0), 4)
 
 
-def shown_state(number):
+def states_by_rdma(number):
     """Returns the states of QPs with that number, by `rdma resource show`."""
-    shown = subprocess.run(["rdma", "-j", "resource", "show", "qp", "lqpn", str(number)], check=True, capture_output=True)
+    command = ["rdma", "-j", "resource", "show", "qp", "lqpn", str(number)]
+    shown = subprocess.run(command, check=True, capture_output=True)
     return [qp["state"] for qp in json.loads(shown.stdout)]
 
 
@@ -92,30 +96,32 @@ def open_target(context, domain, number):
     return context.call(OPEN_QP, struct.pack("=QIIB7x", 0, domain, number, XRC_TARGET), 32)
 
 
-@case("a domain of a process's own can be opened, and has a target")
-def own():
+@case("an XRC domain without a file can be opened, and has a target QP")
+def private_domain():
     context = Context(node_of(DEVICE))
-    equal(Target(context, open_domain(context, NO_FILE)).number > 0, True, "the target has a number")
+    number = Target(context, open_domain(context, NO_FILE)).number
+    equal(number > 0, True, "the target QP has a number")
 
 
-@case("domains of files, which others find, " + ("can be opened again and again" if SHARED else "are refused"))
-def of_files():
+@case("XRC domains of files " + ("can be opened by several contexts" if SHARED else "are refused"))
+def domains_of_files():
     file = os.open("/tmp/domain", os.O_RDWR | os.O_CREAT)
     first, second = Context(node_of(DEVICE)), Context(node_of(DEVICE))
     for context in first, second, second:
-        equal(errno_of(open_domain, context, file), WANTED, "errno of a domain of a file")
+        equal(errno_of(open_domain, context, file), EXPECTED_ERRNO, "errno of a domain of a file")
 
 
-@case("QPs that others made " + ("can be opened" if SHARED else "are refused"))
-def of_others():
+@case("ibv_open_qp() of a target QP " + ("succeeds" if SHARED else "is refused"))
+def open_qp():
     context = Context(node_of(DEVICE))
     domain = open_domain(context, NO_FILE)
     number = Target(context, domain).number
     for _ in range(2):
-        equal(errno_of(open_target, context, domain, number), WANTED, "errno of a handle of a QP")
+        code = errno_of(open_target, context, domain, number)
+        equal(code, EXPECTED_ERRNO, "errno of ibv_open_qp()")
 
 
-def absent():
+def absent_page():
     """Returns the address of the second of two pages, and a userfaultfd. The page is absent, and
     its faults are not served, as long as the userfaultfd is open."""
     memory = PrivateBuffer(2 * PAGE)
@@ -125,7 +131,7 @@ def absent():
 def errno_with_absent_request(context, command):
     """Returns the errno of a command whose last eight bytes, the driver's part, are in an absent
     page."""
-    page, faults = absent()
+    page, faults = absent_page()
     start = page - len(command)
     ctypes.memmove(start, command, len(command))
     view = (ctypes.c_char * (len(command) + 8)).from_address(start)
@@ -135,30 +141,33 @@ def errno_with_absent_request(context, command):
 def errno_of_waiting(context, command, faults):
     """Returns the errno of a command. Fails if the command waits for the pages of `faults`."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(errno_of, os.write, context.fd, command)
+        pending = pool.submit(errno_of, os.write, context.fd, command)
         try:
-            return ending.result(SOON)
+            return pending.result(MAX_SECONDS)
         finally:
             os.close(faults)
 
 
-@case("commands that ib_core runs while others wait for them look at no payload in memory that does not answer")
-def absent_payloads():
+@case("commands under a lock of ib_core refuse a driver's payload without a page fault on it")
+def payloads_are_refused_without_faults():
     context = Context(node_of(DEVICE))
     answer = ctypes.create_string_buffer(8)
     request = struct.pack("=IHHQII", OPEN_XRCD, 8, 1, ctypes.addressof(answer), NO_FILE, os.O_CREAT)
-    equal(errno_with_absent_request(context, request), errno.EOPNOTSUPP, "errno of a domain with a request")
-    page, faults = absent()
+    code = errno_with_absent_request(context, request)
+    equal(code, errno.EOPNOTSUPP, "errno of open_xrcd with request data")
+    page, faults = absent_page()
     request = struct.pack("=IHHQII", OPEN_XRCD, 6, 3, page - 4, NO_FILE, os.O_CREAT)
-    equal(errno_of_waiting(context, request, faults), errno.EOPNOTSUPP, "errno of a domain with a response")
+    code = errno_of_waiting(context, request, faults)
+    equal(code, errno.EOPNOTSUPP, "errno of open_xrcd with response data")
     target = Target(context, open_domain(context, NO_FILE))
     attributes = target.modification(INIT_MASK, 1)[8:] + bytes(8)
     header = struct.pack("=IHHQHHI", EXTENDED | MODIFY_QP, len(attributes) // 8, 0, 0, 1, 0, 0)
-    equal(errno_with_absent_request(context, header + attributes), errno.EOPNOTSUPP, "errno of a QP with a request")
+    code = errno_with_absent_request(context, header + attributes)
+    equal(code, errno.EOPNOTSUPP, "errno of modify_qp with request data")
 
 
-@case("nothing more of a message lands in the memory of a queue that is destroyed")
-def destroyed():
+@case("a packet is not written to the receive of a destroyed shared receive queue")
+def nothing_is_written_to_destroyed_queue():
     context, buffer, data = Context(node_of(DEVICE)), Buffer(2 * MTU), pattern(2 * MTU)
     domain = open_domain(context, NO_FILE)
     queue, target = Queue(context, domain, buffer), Target(context, domain)
@@ -166,16 +175,17 @@ def destroyed():
     wire = forge.PacketSocket("h2", "eth0", forge.hardware_address("h1", "eth0"))
 
     def send(operation, psn):
-        head = forge.bth(forge.XRC | operation, target.number, psn, ackreq=True) + struct.pack(">I", queue.number)
-        wire.send(forge.packet(HOST2, HOST1, head + data[psn * MTU:][:MTU]))
+        bth = forge.bth(forge.XRC | operation, target.number, psn, ackreq=True)
+        xrceth = struct.pack(">I", queue.number)
+        wire.send(forge.packet(HOST2, HOST1, bth + xrceth + data[psn * MTU:][:MTU]))
 
     send(forge.SEND_FIRST, 0)
-    wait_until_equal(lambda: buffer.read(MTU), data[:MTU], "the first packet's part")
+    becomes(lambda: buffer.read(MTU), data[:MTU], "data of the first packet")
     queue.destroy()
     send(forge.SEND_LAST, 1)
-    wait_until_equal(lambda: shown_state(target.number), ["ERR"], "state of the target")
-    equal(buffer.read(MTU, MTU), bytes(MTU), "the last packet's part")
-    equal(queue.cq.poll(), None, "a completion")
+    becomes(lambda: states_by_rdma(target.number), ["ERR"], "state of the target QP")
+    equal(buffer.read(MTU, MTU), bytes(MTU), "memory behind the first packet's data")
+    equal(queue.cq.poll(), None, "completion of the receive")
 
 
 if __name__ == "__main__":
