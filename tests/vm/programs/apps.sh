@@ -1,19 +1,22 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: packages=ucx-utils,libfabric-bin,openmpi-bin,python3-mpi4py timeout=400
-# Programs that others wrote over verbs, as Debian ships them: UCX and libfabric, which measure themselves, and
-# an MPI program of two hosts, which compares all that it receives. All that they send goes through the devices.
+# Tests programs over verbs as Debian ships them: the benchmarks of UCX and libfabric, and an MPI
+# program with one process on each of two hosts (apps/messages.py), which compares all data that it
+# receives. A veth pair connects the hosts. The counters of sent packets show that the data passes
+# the devices.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/../lib/guest.sh"
 source "$here/apps/ucx.sh"
 PROGRAM_SECONDS=90
 
-# libfabric's CQs for 256 peers, unless told otherwise, are larger than the C driver has.
+# By default libfabric creates CQs for 256 peers, which are larger than those of the C driver may
+# be.
 [[ $TYPE != rxe ]] || export FI_UNIVERSE_SIZE=4
 
 packets() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
 
-# moves NAME COMMAND...: the command succeeds, and both devices send packets.
+# moves NAME COMMAND...: passes if the command succeeds and both devices send more than 20 packets.
 moves() {
 	local name=$1 before1 before2
 	shift
@@ -22,15 +25,17 @@ moves() {
 		"$(packets "$DEV1")" -gt $((before1 + 20)) -a "$(packets "$DEV2")" -gt $((before2 + 20))
 }
 
-# libfabric's pingpong compares its data with -c.
-fabric() { listen=47592 run_server_and_client fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
+# Runs libfabric's pingpong. With -c it compares its data.
+fabric() { listen=47592 _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
 
-# libfabric's layer for datagrams closes the QP of a connection, and then handles what is left in the CQ, for which it uses
-# memory that it has freed with the QP (rxm_close_conn(), rxm_flush_msg_cq(), prov/rxm/src/rxm_conn.c; mended in August 2026 by
-# "prov/rxm: fix the msg_ep use-after-free at connection teardown"). So the server may crash when its client has compared all.
+# libfabric's layer for datagrams (ofi_rxm) closes the QP of a connection. Then it handles the
+# remaining completions of the CQ, and uses memory that it has freed with the QP (rxm_close_conn(),
+# rxm_flush_msg_cq(), prov/rxm/src/rxm_conn.c; fixed in August 2026 by "prov/rxm: fix the msg_ep
+# use-after-free at connection teardown"). So the server may crash after its client has compared all
+# data.
 crashed_at_its_end() { [[ $1 -eq $CRASHED && $OUTPUT == *"=20"*"--- server, status $CRASHED"* ]]; }
 
-# An MPI program, one process on each host, over TRANSPORTS of UCX.
+# mpi TRANSPORTS: runs the MPI program, one process on each host, over these transports of UCX.
 mpi() {
 	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" mpirun --allow-run-as-root --oversubscribe -n 2 \
 		--prtemca plm_ssh_agent "$here/apps/remote.sh" --host $HOST1_V4,$HOST2_V4 --map-by node \
@@ -48,7 +53,8 @@ moves "UCX: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
 moves "UCX: compare-and-swap over RC" ucx rc_v ucp_cswap -n 50 -w 5 -s 8
 RDMAV_DRIVERS=rrxe moves "UCX through librrxe: tagged messages over RC" ucx rc_v tag_lat -n 50 -w 5 -s 3000
 RDMAV_DRIVERS=rrxe moves "UCX through librrxe: reading over RC" ucx rc_v ucp_get -n 50 -w 5 -s 3000
-# With -E sleep UCX counts on CQs that, when armed, notify of what is in them already. Over C rxe it hangs at times.
+# With -E sleep UCX relies on an armed CQ to notify of completions that are in it already. Over C
+# rxe it hangs at times.
 if [[ $TYPE == rrxe ]]; then
 	for round in {1..5}; do
 		moves "UCX that sleeps: tagged messages over RC, $round" ucx rc_v tag_lat -E sleep -n 50 -w 5 -s 3000

@@ -1,10 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=4 timeout=400 packages=ucx-utils,libfabric-bin,openmpi-bin,python3-mpi4py
-# Programs that are busy make no system call through librrxe: posts, polls and arming alike. Those of perftest and of
-# UCX, as Debian ships them, and one of ours that posts, receives, arms and polls. Once one is busy, strace -c -f
-# attaches to its processes, and the kernel counts by the event that perf trace shows (raw_syscalls); the device counts
-# the messages. Stock librxe shows that both see calls. The guest is that of apps.sh, which has UCX.
+# Tests that busy programs make no system calls through librrxe when they post, poll and arm CQs:
+# programs of perftest and UCX, as Debian ships them, and `rrxe-bench busy`, which posts, receives,
+# arms and polls. When a program is busy, strace -c -f attaches to its processes and counts their
+# system calls. The kernel's trace event raw_syscalls:sys_enter counts them, too, and the device
+# counts its packets. Runs through stock librxe, which makes a call for each post, show that both
+# counts work. The guest has the packages of apps.sh, for UCX.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/../lib/guest.sh"
 source "$here/apps/ucx.sh"
@@ -16,24 +18,27 @@ busy() { [[ $(packets) -gt $((start + 200)) ]]; }
 enough() { [[ $(packets) -ge $(($1 + 2000)) ]]; }
 attached() { [[ $(grep -c ' attached' /tmp/strace) -eq $1 ]]; }
 
-# The sum of lines "TIMES CALL".
+# calls_in FILE: the number of system calls in a file with lines "COUNT SYSCALL".
 calls_in() { awk '$1 + 0 && $2 != "total" { calls += $1 } END { print calls + 0 }' "$1"; }
 
-# counted_by_kernel THREAD...: what they call within two seconds, and the packets of the first device meanwhile.
+# counted_by_kernel THREAD...: counts the system calls of the threads within two seconds, in
+# /tmp/by_kernel, and the packets that host 1's device sends meanwhile, in PACKETS.
 counted_by_kernel() {
 	local filter before
 	printf -v filter ' || common_pid == %s' "$@"
 	echo "hist:keys=id if ${filter# || }" >$EVENT/trigger || return
 	before=$(packets)
 	sleep $SECONDS_EACH
-	# So many that one call weighs little, also on a slow host.
+	# On a slow host the count goes on until there are so many packets that one call weighs
+	# little.
 	wait_for 20 enough "$before" || true
 	PACKETS=$(($(packets) - before))
 	sed -nE 's/^\{ id: +([0-9]+) \} hitcount: +([0-9]+).*/\2 \1/p' $EVENT/hist >/tmp/by_kernel
 	echo "!hist:keys=id" >$EVENT/trigger
 }
 
-# watch PROGRAM: once it is busy, what the processes of this name do within two seconds: CALLS and PACKETS.
+# watch PROGRAM: waits until the program is busy, and counts the system calls (CALLS, the larger of
+# both counts) and packets (PACKETS) of the processes with this name within two seconds.
 watch() {
 	local pids threads tracer calls=()
 	wait_for 30 busy || return
@@ -42,7 +47,7 @@ watch() {
 	strace -c -f -U calls,name -o /tmp/by_strace "${pids[@]/#/-p}" 2>/tmp/strace &
 	tracer=$!
 	wait_for 20 attached ${#pids[@]} && counted_by_kernel "${threads[@]}" || return
-	# It fails if they ended before.
+	# The kill fails if strace has ended, because the processes ended early.
 	kill -INT $tracer || return
 	wait $tracer
 	calls=("$(calls_in /tmp/by_strace)" "$(calls_in /tmp/by_kernel)")
@@ -51,7 +56,8 @@ watch() {
 		"${calls[1]} by the kernel ($(paste -sd, /tmp/by_kernel))"
 }
 
-# endless PROGRAM COMMAND...: the command, which runs the program on both hosts, is ended when it has been watched.
+# endless PROGRAM COMMAND...: starts the command, which runs the program on both hosts, and ends it
+# after the measurement.
 endless() {
 	local program=$1 running
 	shift
@@ -63,7 +69,8 @@ endless() {
 	[[ $PACKETS -gt 0 ]] || cat /tmp/output /tmp/strace
 }
 
-# With -D perftest would set alarms, and read /proc/stat when they go off; without -f UCX would print what it has so far.
+# perftest gets a number of messages, because with -D it sets alarms and reads /proc/stat when they
+# go off. UCX gets -f, because it prints intermediate results without it.
 in_perftest() { endless "$1" perftest "$@" -n 5000000; }
 in_ucx() { endless ucx_perftest ucx rc_v tag_bw -n 1000000000 -s 64 -f; }
 in_ours() {
@@ -71,15 +78,17 @@ in_ours() {
 	end_holder
 }
 
-# A watcher that the host of this machine keeps from running for long gives its page up, which takes some calls more:
-# one in a thousand packets is none, on the debug kernel one in a hundred. That is a fifth of what `many` are.
+# If the host stops a poller's virtual CPU for long, polling of the page ends, and the program makes
+# some calls. So one call in a thousand packets counts as none, on the debug kernel one in a
+# hundred. The latter is a fifth of the calls that count as many.
 NONE=1000
 [[ -z $DEBUG_KERNEL ]] || NONE=100
 readonly NONE
 none() { [[ $((CALLS * NONE)) -le $PACKETS ]]; }
 many() { [[ $((CALLS * 20)) -ge $PACKETS ]]; }
 
-# shows CONDITION COMMAND...: what is watched meets the condition, within three tries.
+# shows CONDITION COMMAND...: runs the measurement up to three times, until CALLS and PACKETS meet
+# the condition.
 shows() {
 	local condition=$1 start
 	shift
@@ -93,7 +102,7 @@ shows() {
 
 seen() { check "$@" && note "$(grep 'packets;' <<<"$OUTPUT")"; }
 
-# More patient than strace takes to attach on a busy host.
+# Polling ends after ten seconds without a post. On a busy host strace takes less to attach.
 check "rrxe with patient watchers" modprobe rrxe poll_idle_us=10000000 pollers=2
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1

@@ -1,16 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=400
-# The kernel's own users of RDMA, unchanged: block storage (NVMe over fabrics), a file system (NFS) and
-# sockets (RDS), with what arrives compared.
+# Tests unchanged in-kernel consumers (ULPs): block storage (NVMe over fabrics), a file system (NFS)
+# and sockets (RDS). The transferred data is compared. NFS runs between two hosts, which a veth pair
+# connects, NVMe and RDS between two devices of one host.
 source "$(dirname "$0")/../lib/guest.sh"
 
 readonly NEAR=10.78.0.1 FAR=10.78.0.2
 readonly NVMET=/sys/kernel/config/nvmet NQN=rrxe-test
 WORK=$(mktemp -d)
 
-# NVMe and RDS know the first namespace only. There are two devices there, and packets between their
-# addresses take the wire instead of the short way.
+# NVMe and RDS work in the initial network namespace only. So that namespace gets two devices, one
+# on each end of a veth pair. The rules and routes send packets between their addresses over the
+# veth pair instead of the local routing table.
 one_host_up() {
 	local side
 	ip link add near mtu 4200 type veth peer name far mtu 4200 &&
@@ -46,7 +48,7 @@ one_host_down() {
 	[[ ! -e /sys/class/net/near ]] || ip link del near
 }
 
-# NVMe: a RAM disk, exported and attached.
+# NVMe: the target exports a RAM disk, and the host attaches it.
 nvme_export() {
 	modprobe brd rd_nr=1 rd_size=$((64 << 10)) && modprobe nvmet-rdma use_srq=1 && modprobe nvme-rdma || return
 	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config || return
@@ -65,7 +67,8 @@ nvme_attach() {
 	echo "$options" >/dev/nvme-fabrics && wait_for 10 test -b /dev/nvme0n1
 }
 
-# Writes in blocks of $1 with $2 writers at a time, and reads back through the device and beside it.
+# nvme_io BLOCK WRITERS: writes random data in blocks of BLOCK bytes by WRITERS processes at a time.
+# Then compares the data that it reads from the NVMe device and from the RAM disk itself.
 nvme_io() {
 	local block=$1 writers=$2 size=$((8 << 20)) writer disk
 	head -c $((size * writers)) /dev/urandom >"$WORK/data"
@@ -99,11 +102,13 @@ try_nvme() {
 	check "NVMe: it is withdrawn" nvme_withdraw
 }
 
-# In the network namespace of a host, but with this shell's mounts.
+# net1 and net2 COMMAND...: run the command in the network namespace of a host, but with this
+# shell's mounts.
 net1() { nsenter --net=/run/netns/h1 "$@"; }
 net2() { nsenter --net=/run/netns/h2 "$@"; }
 
-# NFS: host 2 exports a directory in memory to host 1. What mountd would answer is told beforehand.
+# NFS: host 2 exports a tmpfs directory to host 1. No mountd runs: the kernel's export caches get
+# the entries beforehand.
 nfs_export() {
 	local never=2147483647
 	modprobe -a nfsd rpcrdma && mkdir -p "$WORK"/{export,nfsd} && mount -t tmpfs none "$WORK/export" &&
@@ -128,8 +133,9 @@ nfs_mount() {
 		[[ $(findmnt -no OPTIONS "$WORK/mount") == *proto=rdma* ]]
 }
 
-# Big files travel by READ and WRITE of registered memory, small ones in messages. What was written is looked
-# at beside the file system as well, and what is read was written beside it.
+# NFS transfers large files by RDMA READ and WRITE, small ones in messages. The server's directory
+# shows the data that the client wrote, and the client reads data that was written to the server's
+# directory.
 nfs_io() {
 	local size name
 	for size in 1 4000 100000 8000000; do
@@ -151,7 +157,8 @@ nfs_many() {
 	cat "$WORK"/mount/small.* | sort -n | cmp - <(seq 100) && rm "$WORK"/mount/small.*
 }
 
-# try_nfs TYPE1 TYPE2: the server goes on while the devices change.
+# try_nfs TYPE1 TYPE2: tests NFS between devices of these link types. The server runs on between
+# calls.
 try_nfs() {
 	local name="NFS, $1 to $2"
 	link_add 1 "$1" && link_add 2 "$2" || return
@@ -165,8 +172,10 @@ try_nfs() {
 
 _gone() { [[ ! -e /sys/class/infiniband/${TYPE}1 && ! -e /sys/class/infiniband/${TYPE}2 ]]; }
 
-# taken_away COMMAND [attached]: a disk is exported, perhaps attached, and a socket connected, and nobody waits
-# for them. A host whose target went first waits a minute for what it asked of it, over any provider.
+# taken_away COMMAND [attached]: exports an NVMe disk, attaches it if `attached`, and connects RDS
+# sockets. Then succeeds if COMMAND removes the devices within a time limit. If the target's device
+# is removed before the NVMe host's, the host waits a minute for its pending requests, over any
+# driver.
 taken_away() {
 	rm -f "$WORK/ready"
 	one_host_up && nvme_export || return

@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
-# rrxe and the C driver, each as client and as server, over IPv4 and IPv6, with the data compared.
+# Tests rrxe with the C driver (rdma_rxe) between two hosts, which a veth pair connects. Each driver
+# is client and server, over IPv4 and IPv6. ibv_rc_pingpong and rrxe-check compare the data.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=120
 
-# both_roles TYPE1 TYPE2: host 1 is the client.
+# both_roles TYPE1 TYPE2: runs the programs with host 1 as the client, on devices of these link
+# types.
 both_roles() {
 	check "$1 on host 1" link_add 1 "$1"
 	check "$2 on host 2" link_add 2 "$2"

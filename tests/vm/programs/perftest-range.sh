@@ -1,12 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=700
-# perftest's range: each program over each transport, polling and with events, inline, with many QPs, in both
-# directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py chooses
-# a selection in which each two of these meet; PERFTEST=all runs all combinations, which takes an hour, and
-# PERFTEST=300 so many of them at random (SEED=1: others). Some run at a time (PERFTEST_JOBS), for programs that start
-# and wait for one another leave CPUs idle. XRC takes librrxe, for stock librxe does not have it.
-# perftest does not look at its data: rrxe-check does, beside it.
+# Tests the combinations of perftest's settings between two hosts, which a veth pair connects: each
+# program over each transport, polling and with events, inline, with many QPs, in both directions,
+# connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py
+# selects combinations in which each pair of settings occurs. XRC runs through librrxe, because
+# stock librxe has no XRC. perftest does not compare its data, so rrxe-check does, while perftest
+# loads the devices. Settings of the environment:
+#
+#   PERFTEST       `all` runs all combinations, which takes an hour; 300 runs that many at random
+#   SEED           selects other random combinations (0)
+#   PERFTEST_JOBS  number of programs at a time (4): programs that start and wait for each other
+#                  leave CPUs idle
 here=$(dirname "$(readlink -f "$0")")
 source "$here/../lib/guest.sh"
 PROGRAM_SECONDS=60
@@ -21,7 +26,8 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# run_server_and_client waits for a listener: on a TCP port, or with a communication identifier.
+# Replaces the condition on which _pair starts the client: the server listens on a TCP port, or by
+# librdmacm.
 connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then
@@ -31,8 +37,9 @@ _listening() {
 	fi
 }
 
-# run FAMILY CONNECT PROGRAM ARGUMENT...
-run() { retry_on_race rejected run_once "$@"; }
+# run FAMILY CONNECT PROGRAM ARGUMENT...: runs a program of perftest between the hosts. FAMILY is 4
+# or 6, CONNECT is tcp or cm.
+run() { again rejected run_once "$@"; }
 
 run_once() {
 	local family=$1 program=$3 address=$HOST2_V4 words
@@ -52,7 +59,7 @@ run_once() {
 
 busy() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts") -gt $((sent + 1000)) ]]; }
 
-# worker NUMBER: one case in JOBS, on a port of its own.
+# worker NUMBER: runs the cases of one of JOBS workers, on a port of its own.
 worker() {
 	local case
 	port=$((18515 + $1))
@@ -71,7 +78,7 @@ done
 for pid in "${workers[@]}"; do wait "$pid" || _failed=$((_failed + 1)); done
 port=18515
 
-# All transfers of reliable connections are compared while perftest loads the same devices.
+# rrxe-check compares all transfers of reliable connections while perftest loads the same devices.
 sent=$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")
 run 4 tcp ib_write_bw -b -q 4 -D 15 >/tmp/beside 2>&1 &
 LOAD=$!

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=300
-# perftest's six programs and the pingpong of libibverbs, rrxe to rrxe, over IPv4 and IPv6.
+# Tests six programs of perftest and ibv_rc_pingpong, over IPv4 and IPv6, between two hosts, which a
+# veth pair connects.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,12 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=200
-# librrxe, our provider: which devices it takes, how it is installed and taken away, and the data through it.
+# Tests librrxe, the provider library of rrxe: which devices libibverbs gives to it, its
+# installation and removal by provider-install, and transfers through it, which rrxe-check compares.
+# Two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=180
 readonly CONFIGURATION=/etc/libibverbs.d
 
-# serves HOST DEVICE PROVIDER: of the two only librrxe has parent domains.
+# serves HOST DEVICE PROVIDER: succeeds if the provider library (rrxe: librrxe, rxe: librxe) serves
+# the device. Only librrxe has parent domains.
 serves() {
 	local provider
 	provider=$(ip netns exec "h$1" python3 -c '

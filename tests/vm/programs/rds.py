@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Messages over RDS sockets between two addresses of this host, compared: rds.py ADDRESS ADDRESS [FILE].
+"""Sends messages over RDS sockets between two addresses of this host, and compares them.
 
-With a file, that is made when all is done, and the sockets stay open until the program is killed.
+    rds.py ADDRESS ADDRESS [FILE]
+
+If there is a FILE, the program creates it after the last message, and keeps the sockets open until
+it is killed.
 """
 
 import ctypes
@@ -32,7 +35,8 @@ def must(result):
 
 
 def bound(address):
-    """A socket; Python itself has no addresses of this family."""
+    """Returns a socket that is bound to the address. It is made by libc, because Python does not
+    support addresses of this family."""
     fd = must(libc.socket(AF_RDS, socket.SOCK_SEQPACKET, 0))
     size = struct.pack("=i", 4 << 20)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""An MPI program of two processes that compares all that it receives: messages of many sizes, exchanges,
-collective operations and one-sided access. Ends with status 1 at the first difference."""
+"""An MPI program of two processes that compares all data that it receives.
+
+It makes messages of many sizes, exchanges, collective operations and one-sided accesses. It ends
+with status 1 at the first difference. apps.sh starts it by mpirun, without arguments.
+"""
 
 import random
 import sys
@@ -35,7 +38,7 @@ def messages(world, rank):
 
 
 def exchanges(world, rank):
-    """Many messages in both directions at once."""
+    """Sends messages of all sizes in both directions at the same time."""
     other = 1 - rank
     inbox = [bytearray(size) for size in SIZES]
     requests = [world.Irecv(buffer, source=other, tag=tag) for tag, buffer in enumerate(inbox)]
@@ -52,11 +55,11 @@ def collectives(world, rank):
 
 
 def one_sided(world, rank):
-    """Each writes to, reads from and adds to the memory of the other."""
+    """Each process writes to, reads from and adds to the memory of the other."""
     other = 1 - rank
     memory, fetched = bytearray(16384), bytearray(4096)
     window = MPI.Win.Create(memory, comm=world)
-    # What is on its way must stay alive until the next fence.
+    # The source of a Put must stay alive until the next fence.
     source = pattern(5 + rank, 4096)
     window.Fence()
     window.Put([source, MPI.BYTE], other, target=4096)

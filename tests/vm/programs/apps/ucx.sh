@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# For scripts that run UCX's own measurements between the two hosts.
+# Library for scripts that run UCX's benchmark (ucx_perftest) between the two hosts.
 
-# Without UCX's file system, which wants directories that are not there. UCX before 1.19 tells the version of IP of
-# a datagram by a field that only Mellanox's adapters fill in, and drops what it takes for another's.
+# UCX's file system (VFS) is disabled, because it needs directories that the guest does not have.
+# The check of a datagram's destination GID is disabled, too: UCX before 1.19 takes the IP version
+# of a datagram from a field that only Mellanox's adapters fill in, and drops datagrams whose
+# destination it then takes for another one.
 export UCX_VFS_ENABLE=n UCX_UD_VERBS_ETH_DGID_CHECK=n
 
-# ucx TRANSPORTS TEST [ARGUMENT...]. Without a terminal Debian's ucx_perftest takes itself for a part of an MPI job.
+# ucx TRANSPORTS TEST [ARGUMENT...]: runs a test of ucx_perftest. script(1) gives it a terminal,
+# without which Debian's ucx_perftest assumes that it is part of an MPI job.
 ucx() {
 	local listen=13337 setting="env UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=$1"
 	shift

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The range of perftest, a case a line: the IP version, `cm` or `tcp` for how it connects, the program, its arguments.
+"""Prints combinations of perftest's settings, one a line, for perftest-range.sh.
 
-    cases.py pairs      a selection in which each two settings of two dimensions meet, wherever they may
-    cases.py all        each combination there is
-    cases.py 300 SEED   so many of them at random
+    cases.py pairs      a selection in which each possible pair of settings occurs
+    cases.py all        all combinations
+    cases.py 300 SEED   that many combinations at random
+
+A line has the IP version, `tcp` or `cm` (librdmacm) for the way to connect, the program, and its
+arguments.
 """
 
 import itertools
@@ -27,8 +30,9 @@ TRANSPORTS = {
     "send": ("RC", "UC", "UD", "XRC"), "write": ("RC", "UC", "XRC"), "read": ("RC", "XRC"), "atomic": ("RC", "XRC"),
 }
 INLINE_BYTES = 64
-# Messages in flight, of which perftest signals one in as many, and counts its completion for all of them. So messages must
-# come in multiples of this: else it counts too many, and a host that also receives may leave with some of its own unsent.
+# Number of messages in flight. perftest signals one message in DEPTH, and counts its completion for
+# all of them. So the number of messages must be a multiple of DEPTH. Otherwise perftest counts too
+# many, and a host that also receives may end with some of its own messages unsent.
 DEPTH = 16
 
 
@@ -41,10 +45,10 @@ def possible(case):
         return False
     if case["measure"] == "lat" and (case["qps"] > 1 or case["both_ways"]):
         return False
-    # Its programs for WRITE have no events.
+    # perftest's programs for WRITE have no events.
     if verb == "write" and case["wait"] == "events":
         return False
-    # librdmacm has port spaces for RC and UD, and perftest connects no XRC by it.
+    # librdmacm has port spaces for RC and UD, and perftest does not connect XRC by librdmacm.
     return case["connect"] == "tcp" or transport in ("RC", "UD")
 
 
@@ -61,7 +65,8 @@ def every_case():
 
 
 def selection():
-    """Cases that cover all pairs and each program over each transport: those with the most new pairs first."""
+    """Cases that cover all pairs and each program over each transport: those with the most new
+    pairs first."""
     cases = list(every_case())
     random.Random(0).shuffle(cases)
     pairs = [pairs_of(case) for case in cases]
@@ -73,7 +78,8 @@ def selection():
 
 
 def arguments(case):
-    """perftest's arguments: messages of several packets, few in flight, for datagrams are not paced."""
+    """Returns perftest's arguments. Messages have several packets. Few messages are in flight,
+    because datagrams have no flow control."""
     mtu, words = case["mtu"], ["-m", case["mtu"], "-c", case["transport"], "-n", DEPTH * (6 if case["qps"] == 1 else 2)]
     if case["verb"] != "atomic":
         size = mtu if case["transport"] == "UD" else 2 * mtu + 5

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""rdma-core's own tests over a device, one result line a test.
+"""Runs rdma-core's own pyverbs tests over a device, and prints one result line for each test.
 
     run.py DEVICE GID-INDEX KIND EXPECTED NOT-YET [PATTERN]
 
-The tests are those that Debian's rdma-core package brings along, so they always fit the installed libraries.
-PATTERN selects tests by their names. A test must pass unless a file says otherwise, a line each:
+KIND is `rrxe` (rrxe through librxe), `plugin` (rrxe through librrxe) or `rxe` (the C driver). The
+tests are those of Debian's rdma-core package, so they fit the installed libraries. PATTERN, a
+regular expression, selects tests by their names. A test must pass unless a line of these files
+excuses it:
 
-    EXPECTED    both NAME why       it can't run here, over KIND `rxe` or `rrxe`, and must say so; with a reason that
-                                    begins with `plugin` it must run over KIND `plugin`, rrxe by librrxe
-                rxe NAME why        C rxe need not pass it, rrxe must
-                both * why          the list is of another version: whatever says that it can't run may do so
-    NOT-YET     NAME what it waits for: rrxe need not pass it; when it does, that line is to go
+    EXPECTED    both NAME why   With KIND `rxe` or `rrxe` the test cannot run, and must be skipped.
+                                If `why` begins with `plugin`, it must run with KIND `plugin`.
+                rxe NAME why    With KIND `rxe` it need not pass. Otherwise it must.
+                both * why      The list is of another version, so all tests may be skipped.
+    NOT-YET     NAME why        With KIND `rrxe` or `plugin` it need not pass yet. If it passes, the
+                                line must be deleted.
 
-One process runs the tests; when a test takes too long or takes that process down, it has failed, and the rest is
-run by another one.
+One process runs the tests. If a test takes too long or ends that process, the test has failed, and
+another process runs the remaining tests.
 """
 
 import gc
@@ -33,13 +36,14 @@ import unittest
 from pathlib import Path
 
 SOURCE = Path("/usr/share/doc/rdma-core/tests")
-# Tests of other vendors' hardware; one of them even takes the process down without it.
+# Tests of other vendors' hardware. Without that hardware one of them ends the process.
 FOREIGN = re.compile(r"test_(mlx5|efa|cuda|hns|irdma|mana|zxdh)")
 TEST_SECONDS = float(os.environ.get("PYVERBS_TEST_SECONDS", "60"))
 
 
 def unpack(target):
-    """A copy of the tests that Python can import: the package compresses some."""
+    """Copies the tests to the folder `target`, so that Python can import them. The package has
+    compressed some."""
     target.mkdir()
     for path in SOURCE.iterdir():
         if FOREIGN.match(path.name):
@@ -57,7 +61,7 @@ def flatten(suite):
 
 
 class Reporter(unittest.TestResult):
-    """Tells the supervisor what begins and what becomes of it."""
+    """Reports the begin and the outcome of each test to the supervisor, through a pipe."""
 
     def __init__(self, pipe):
         super().__init__()
@@ -98,10 +102,12 @@ class Reporter(unittest.TestResult):
 
 
 def work(folder, device, gid, pipe):
-    """Run the tests whose names come on standard input, all in this process; or list them all for `list`."""
-    # What a test leaves behind in a cycle, pyverbs frees in any order, and crashes: let it lie.
+    """Runs the tests whose names come on standard input, in this process. Lists all tests if the
+    only name is `list`."""
+    # pyverbs crashes if objects of a reference cycle are freed in the wrong order. So the garbage
+    # collector is disabled, and such objects stay.
     gc.disable()
-    # Some tests run parts of themselves in other processes, and count on these having all of their objects.
+    # Some tests run parts in other processes, and expect these to have all objects of the test.
     multiprocessing.set_start_method("fork")
     wanted = sys.stdin.read().split()
     sys.path[0:0] = [str(folder), str(folder.parent)]
@@ -112,14 +118,15 @@ def work(folder, device, gid, pipe):
     importlib.import_module("tests")
     modules = [importlib.import_module(f"tests.{path.stem}") for path in sorted(folder.glob("test_*.py"))]
     loader = unittest.TestLoader()
-    # A class that a module imports from another is found in both, under one name.
+    # A test class that a module imports from another module is found in both, under one name.
     tests = {test.id(): test for module in modules for test in flatten(loader.loadTestsFromModule(module))}
     reporter = Reporter(pipe)
     if wanted == ["list"]:
         for name in tests:
             reporter.tell("name", name)
     else:
-        # The suite lets go of each test once it has run; so must this function, or objects outlive their device.
+        # The suite drops each test after it has run. This function must drop them, too. Otherwise
+        # objects of a test outlive their device.
         suite = unittest.TestSuite([tests[name] for name in wanted])
         tests.clear()
         suite.run(reporter)
@@ -128,7 +135,7 @@ def work(folder, device, gid, pipe):
 
 
 class Worker:
-    """The process that runs tests, and what it says."""
+    """The process that runs tests, and its output."""
 
     def __init__(self, folder, device, gid, names):
         read, write = os.pipe()
@@ -146,7 +153,8 @@ class Worker:
         self.selector.register(read, selectors.EVENT_READ)
 
     def line(self, deadline):
-        """The words of its next line; None when it is late, [] at its end."""
+        """Returns the words of the next line of the pipe: None if there is none before the
+        deadline, [] if the process has ended."""
         while not self.lines:
             if not self.selector.select(max(0, deadline - time.monotonic())):
                 return None
@@ -158,7 +166,7 @@ class Worker:
         return self.lines.pop(0)
 
     def stop(self):
-        """End it and all it started; what it printed."""
+        """Ends the process and its children. Returns its standard output."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -182,7 +190,7 @@ def list_tests(folder, device, gid):
 
 
 def outcomes(folder, device, gid, names):
-    """Run the named tests; what became of each: (name, outcome, reason, seconds)."""
+    """Runs the named tests, and yields (name, outcome, reason, seconds) for each."""
     waiting = list(names)
     while waiting:
         worker = Worker(folder, device, gid, waiting)
@@ -207,12 +215,13 @@ def outcomes(folder, device, gid, names):
 
 
 def lines(path):
-    """The lines of a file that say something."""
+    """Returns the lines of a file that are neither empty nor comments."""
     return [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
 
 
 def expectations(kind, expected, not_yet):
-    """What may happen instead of a pass: {name: (what, why)}, what being `skip`, `any` or `later`."""
+    """Returns the tests that need not pass: {name: (what, why)}. `what` is `skip` (must be
+    skipped), `any` (any outcome) or `later` (listed in NOT-YET)."""
     found = {}
     for line in lines(not_yet) if kind != "rxe" else []:
         name, why = line.split(maxsplit=1)
@@ -229,7 +238,7 @@ def expectations(kind, expected, not_yet):
 
 
 def verdict(name, outcome, reason, expected):
-    """The result lines of a test."""
+    """Returns the result lines of a test."""
     what, why = expected.get(name, ("pass", ""))
     short = name.removeprefix("tests.")
     if "*" in expected and (outcome, what) == ("skip", "pass"):
@@ -258,7 +267,7 @@ def main():
             if os.environ.get("PYVERBS_TIMES"):
                 print(f"# {seconds:.1f} s {outcome} {name}: {reason.split(chr(11))[0]}", flush=True)
             failed |= said[0].startswith("not ")
-    # What is not there yet may be another version's.
+    # A test of NOT-YET need not exist: it may be a test of another version.
     must_exist = [] if "*" in expected else [name for name, (what, _) in expected.items() if what != "later"]
     for name in sorted(set(must_exist) - set(known)):
         print(f"not ok - {name} exists: it is in the expectations")
