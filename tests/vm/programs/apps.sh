@@ -21,7 +21,7 @@ moves() {
 	local name=$1 before1 before2
 	shift
 	before1=$(packets "$DEV1") before2=$(packets "$DEV2")
-	check "$name" "$@" && check "$name: the devices carry it" test \
+	check "$name" "$@" && check "$name: both devices send packets" test \
 		"$(packets "$DEV1")" -gt $((before1 + 20)) -a "$(packets "$DEV2")" -gt $((before2 + 20))
 }
 

@@ -100,19 +100,23 @@ shows() {
 	return 1
 }
 
-seen() { check "$@" && note "$(grep 'packets;' <<<"$OUTPUT")"; }
+# measured NAME COMMAND...: as check, and shows the numbers of packets and calls.
+measured() { check "$@" && note "$(grep 'packets;' <<<"$OUTPUT")"; }
 
 # Polling ends after ten seconds without a post. On a busy host strace takes less to attach.
-check "rrxe with patient watchers" modprobe rrxe poll_idle_us=10000000 pollers=2
+check "the module loads with two pollers that wait ten seconds for a post" \
+	modprobe rrxe poll_idle_us=10000000 pollers=2
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
-seen "stock librxe calls for each post: ib_read_lat" shows many in_perftest ib_read_lat
-seen "stock librxe calls for each post and arm" shows many in_ours
+measured "stock librxe makes a system call for each post: ib_read_lat" \
+	shows many in_perftest ib_read_lat
+measured "stock librxe makes a system call for each post and arm: rrxe-bench" shows many in_ours
 export RDMAV_DRIVERS=rrxe
 for program in "ib_read_lat" "ib_atomic_lat" "ib_write_bw -s 64" "ib_send_bw -s 64" "ib_send_bw -s 64 -c UD"; do
 	# shellcheck disable=SC2086 # a list of words
-	seen "no calls: $program" shows none in_perftest $program
+	measured "librrxe makes no system calls: $program" shows none in_perftest $program
 done
-seen "no calls: ucx_perftest" shows none in_ucx
-seen "no calls: to post, receive, arm and poll" shows none in_ours
+measured "librrxe makes no system calls: ucx_perftest" shows none in_ucx
+measured "librrxe makes no system calls to post, receive, arm and poll: rrxe-bench" \
+	shows none in_ours

@@ -92,14 +92,15 @@ nvme_withdraw() {
 }
 
 try_nvme() {
-	check "NVMe: a disk is exported" nvme_export || return
-	check "NVMe: it is attached" nvme_attach || return
-	check "NVMe: the target's queues share receives" grep -q "${TYPE}2.*lqpn" <(rdma resource show srq)
-	check "NVMe: blocks of 4 KiB" nvme_io 4096 1
-	check "NVMe: blocks of 256 KiB" nvme_io 262144 1
-	check "NVMe: four writers" nvme_io 65536 4
-	check "NVMe: it is detached" nvme_detach
-	check "NVMe: it is withdrawn" nvme_withdraw
+	check "NVMe: the target exports a RAM disk" nvme_export || return
+	check "NVMe: the host attaches the disk" nvme_attach || return
+	check "NVMe: the target uses a shared receive queue" \
+		grep -q "${TYPE}2.*lqpn" <(rdma resource show srq)
+	check "NVMe: blocks of 4 KiB are read as written" nvme_io 4096 1
+	check "NVMe: blocks of 256 KiB are read as written" nvme_io 262144 1
+	check "NVMe: blocks of four writers are read as written" nvme_io 65536 4
+	check "NVMe: the host detaches the disk" nvme_detach
+	check "NVMe: the target withdraws the disk" nvme_withdraw
 }
 
 # net1 and net2 COMMAND...: run the command in the network namespace of a host, but with this
@@ -162,21 +163,21 @@ nfs_many() {
 try_nfs() {
 	local name="NFS, $1 to $2"
 	link_add 1 "$1" && link_add 2 "$2" || return
-	check "$name: a directory is mounted" nfs_mount &&
-		check "$name: files" nfs_io &&
-		check "$name: many small files" nfs_many
-	check "$name: it is unmounted" umount "$WORK/mount"
+	check "$name: the client mounts the directory" nfs_mount &&
+		check "$name: files are read as written" nfs_io &&
+		check "$name: many small files are read as written" nfs_many
+	check "$name: the client unmounts the directory" umount "$WORK/mount"
 	link_del 1
 	link_del 2
 }
 
 _gone() { [[ ! -e /sys/class/infiniband/${TYPE}1 && ! -e /sys/class/infiniband/${TYPE}2 ]]; }
 
-# taken_away COMMAND [attached]: exports an NVMe disk, attaches it if `attached`, and connects RDS
-# sockets. Then succeeds if COMMAND removes the devices within a time limit. If the target's device
-# is removed before the NVMe host's, the host waits a minute for its pending requests, over any
-# driver.
-taken_away() {
+# remove_under_load COMMAND [attached]: exports an NVMe disk, attaches it if `attached`, and
+# connects RDS sockets. Then succeeds if COMMAND removes the devices within a time limit. If the
+# target's device is removed before the NVMe host's, the host waits a minute for its pending
+# requests, over any driver.
+remove_under_load() {
 	rm -f "$WORK/ready"
 	one_host_up && nvme_export || return
 	[[ -z ${2:-} ]] || { nvme_attach && nvme_io 65536 1; } || return
@@ -192,19 +193,22 @@ modprobe rdma_cm
 check "two hosts" hosts_up 4200
 if [[ -n $DEBUG_KERNEL ]] && ! modprobe -qn nfsd; then
 	skip "NFS" "the debug kernel has none"
-elif check "NFS: a directory is exported" nfs_export; then
+elif check "NFS: the server exports a directory" nfs_export; then
 	try_nfs rrxe rrxe
 	try_nfs rrxe rxe
 	try_nfs rxe rrxe
-	check "NFS: it is withdrawn" nfs_withdraw
+	check "NFS: the server withdraws the directory" nfs_withdraw
 fi
 hosts_down
 
 check "two devices on one host" one_host_up
 try_nvme
-check "RDS: it is there" modprobe rds_rdma
-check "RDS: messages of all sizes" python3 "$(dirname "$0")/rds.py" $NEAR $FAR
+check "RDS: the module rds_rdma loads" modprobe rds_rdma
+check "RDS: messages of all sizes are received as sent" python3 "$(dirname "$0")/rds.py" $NEAR $FAR
 one_host_down
-check "links are deleted under NVMe and RDS" taken_away "rdma link del ${TYPE}1 && rdma link del ${TYPE}2" attached
-check "the network device is deleted under NVMe and RDS" taken_away "ip link del near"
-check "the module is removed under NVMe and RDS" taken_away "rmmod ${TYPE/#rxe/rdma_rxe}"
+check "links in use by NVMe and RDS can be deleted" \
+	remove_under_load "rdma link del ${TYPE}1 && rdma link del ${TYPE}2" attached
+check "the network device of links in use by NVMe and RDS can be deleted" \
+	remove_under_load "ip link del near"
+check "the module in use by NVMe and RDS can be removed" \
+	remove_under_load "rmmod ${TYPE/#rxe/rdma_rxe}"

@@ -17,7 +17,7 @@ source "$here/../lib/guest.sh"
 PROGRAM_SECONDS=60
 JOBS=${PERFTEST_JOBS:-4}
 
-[[ $TYPE != rrxe ]] || check "rrxe, whose processes share XRC domains" modprobe rrxe shared_xrcd=1
+[[ $TYPE != rrxe ]] || check "the module loads with shared_xrcd=1" modprobe rrxe shared_xrcd=1
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
@@ -89,5 +89,5 @@ ended() {
 	}
 }
 wait_for 20 busy || fail "perftest runs"
-rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check exits with status 0" "status $?"
-check "perftest ran beside it" ended
+rrxe-check "$DEV1" "$DEV2" v4 transfer || fail "rrxe-check ends well" "status $?"
+check "perftest runs to its end beside rrxe-check" ended

@@ -34,27 +34,29 @@ configuration() { find $CONFIGURATION /usr/share/rrxe -type f -exec md5sum {} + 
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
 check "link of C rxe on host 2" link_add 2 rxe
-check "stock librxe serves rrxe unless told" serves 1 "$DEV1" rxe
-check "librrxe serves rrxe when asked for" by_librrxe 1 "$DEV1" rrxe
-check "librrxe leaves C rxe's devices to librxe" by_librrxe 2 "$DEV2" rxe
+check "stock librxe serves rrxe's device by default" serves 1 "$DEV1" rxe
+check "librrxe serves rrxe's device with RDMAV_DRIVERS=rrxe" by_librrxe 1 "$DEV1" rrxe
+check "librxe serves C rxe's device with RDMAV_DRIVERS=rrxe" by_librrxe 2 "$DEV2" rxe
 link_del 2
 check "link of rrxe on host 2" link_add 2 rrxe
 
 library=$(echo /usr/lib/*/libibverbs/librrxe-rdmav*.so)
 mv "$library" /tmp/
 before=$(configuration)
-check "install" provider-install install "/tmp/$(basename "$library")"
-check "install again" provider-install install "/tmp/$(basename "$library")"
-check "librrxe serves rrxe once installed" serves 1 "$DEV1" rrxe
-check "the package's configuration is set aside" test -e /usr/share/rrxe/rxe.driver
-RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check exits with status 0" "status $?"
-check "perftest" perftest ib_send_lat -n 200
-check "perftest, a list of requests" perftest ib_write_bw -n 200 -l 8 -t 16
-check "ping-pong over events" pingpong -e -n 200
-check "uninstall" provider-install uninstall
-check "librxe serves rrxe again" serves 1 "$DEV1" rxe
+check "librrxe is installed" provider-install install "/tmp/$(basename "$library")"
+check "librrxe is installed a second time" \
+	provider-install install "/tmp/$(basename "$library")"
+check "librrxe serves rrxe's device by default after its installation" serves 1 "$DEV1" rrxe
+check "the configuration of the package is diverted" test -e /usr/share/rrxe/rxe.driver
+RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
+check "ib_send_lat through librrxe" perftest ib_send_lat -n 200
+check "ib_write_bw through librrxe, with lists of requests" perftest ib_write_bw -n 200 -l 8 -t 16
+check "pingpong through librrxe, with events" pingpong -e -n 200
+check "librrxe is uninstalled" provider-install uninstall
+check "librxe serves rrxe's device after that" serves 1 "$DEV1" rxe
 [[ $(configuration) == "$before" ]] && pass "the configuration is as before" ||
 	fail "the configuration is as before" "$before"$'\n---\n'"$(configuration)"
-check "nothing is left" bash -c '! compgen -G "/usr/lib/*/libibverbs/librrxe*" && ! dpkg-divert --list | grep rrxe'
+check "no file and no diversion of librrxe is left" bash -c \
+	'! compgen -G "/usr/lib/*/libibverbs/librrxe*" && ! dpkg-divert --list | grep rrxe'
 # For the scripts that follow in this guest.
 mv "/tmp/$(basename "$library")" "$library"

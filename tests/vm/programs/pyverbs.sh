@@ -15,10 +15,10 @@ if [[ ! -e $expected ]]; then
 	newest=$(printf '%s\n' "$here"/pyverbs/expected-* | sort -V | tail -n 1)
 	note "no list for this version, taking $(basename "$newest")"
 	expected=/tmp/expected
-	{ cat "$newest" && echo "both * nobody has looked at it in version $version"; } >$expected
+	{ cat "$newest" && echo "both * not reviewed for version $version"; } >$expected
 fi
 
-[[ $TYPE != rrxe ]] || check "rrxe, whose processes share XRC domains" modprobe rrxe shared_xrcd=1
+[[ $TYPE != rrxe ]] || check "the module loads with shared_xrcd=1" modprobe rrxe shared_xrcd=1
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 echo 32 >/proc/sys/vm/nr_hugepages

@@ -28,47 +28,47 @@ def name(address):
     return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", PORT, socket.inet_aton(address))
 
 
-def must(result):
+def checked(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
 
 
-def bound(address):
+def bound_socket(address):
     """Returns a socket that is bound to the address. It is made by libc, because Python does not
     support addresses of this family."""
-    fd = must(libc.socket(AF_RDS, socket.SOCK_SEQPACKET, 0))
+    fd = checked(libc.socket(AF_RDS, socket.SOCK_SEQPACKET, 0))
     size = struct.pack("=i", 4 << 20)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        must(libc.setsockopt(fd, socket.SOL_SOCKET, option, size, len(size)))
-    must(libc.bind(fd, name(address), 16))
+        checked(libc.setsockopt(fd, socket.SOL_SOCKET, option, size, len(size)))
+    checked(libc.bind(fd, name(address), 16))
     return fd
 
 
 def send(fd, message, to):
-    must(libc.sendto(fd, message, len(message), 0, name(to), 16))
+    checked(libc.sendto(fd, message, len(message), 0, name(to), 16))
 
 
 def receive(fd):
     if not select.select([fd], [], [], SECONDS)[0]:
         raise TimeoutError("no message came")
     buffer = ctypes.create_string_buffer(max(SIZES) + 1)
-    length = must(libc.recv(fd, buffer, len(buffer), 0))
+    length = checked(libc.recv(fd, buffer, len(buffer), 0))
     return buffer.raw[:length]
 
 
 def main(first, second, ready=None):
-    one, other = bound(first), bound(second)
+    first_socket, second_socket = bound_socket(first), bound_socket(second)
     for size in SIZES:
         message = os.urandom(size)
-        send(one, message, second)
-        assert receive(other) == message, f"{size} bytes there"
-        send(other, message[::-1], first)
-        assert receive(one) == message[::-1], f"{size} bytes back"
+        send(first_socket, message, second)
+        assert receive(second_socket) == message, f"{size} bytes to the second socket"
+        send(second_socket, message[::-1], first)
+        assert receive(first_socket) == message[::-1], f"{size} bytes to the first socket"
     messages = [os.urandom(1000) for _ in range(200)]
     for message in messages:
-        send(one, message, second)
-    assert [receive(other) for _ in messages] == messages, "many messages in order"
+        send(first_socket, message, second)
+    assert [receive(second_socket) for _ in messages] == messages, "many messages in order"
     if ready:
         Path(ready).touch()
         signal.pause()

@@ -24,5 +24,5 @@ for script in "${scripts[@]}"; do
 	# Two scripts unload the module tun. Others load it by opening its device node, which udev
 	# would keep, but the guest does not.
 	modprobe tun
-	check "$name" bash "$script" && sed -n '/^# Totals/p' <<<"$OUTPUT"
+	check "selftest $name" bash "$script" && sed -n '/^# Totals/p' <<<"$OUTPUT"
 done

@@ -18,7 +18,7 @@ def pattern(seed, size):
     return bytearray(random.Random(seed).randbytes(size))
 
 
-def must(equal, what):
+def check_equal(equal, what):
     if not equal:
         print(f"wrong data: {what}", flush=True)
         MPI.COMM_WORLD.Abort(1)
@@ -30,10 +30,10 @@ def messages(world, rank):
         if rank == 0:
             world.Send(pattern(size, size), dest=1, tag=size)
             world.Recv(received, source=1, tag=size)
-            must(received == pattern(size + 1, size), f"answer of {size}")
+            check_equal(received == pattern(size + 1, size), f"answer of {size}")
         else:
             world.Recv(received, source=0, tag=size)
-            must(received == pattern(size, size), f"message of {size}")
+            check_equal(received == pattern(size, size), f"message of {size}")
             world.Send(pattern(size + 1, size), dest=0, tag=size)
 
 
@@ -45,13 +45,13 @@ def exchanges(world, rank):
     requests += [world.Isend(pattern(10 * rank + tag, size), dest=other, tag=tag) for tag, size in enumerate(SIZES)]
     MPI.Request.Waitall(requests)
     for tag, buffer in enumerate(inbox):
-        must(buffer == pattern(10 * other + tag, len(buffer)), f"exchange {tag}")
+        check_equal(buffer == pattern(10 * other + tag, len(buffer)), f"data of exchange {tag}")
 
 
 def collectives(world, rank):
-    must(world.allreduce(rank + 1) == 3, "sum")
-    must(world.bcast("all" if rank == 0 else None, root=0) == "all", "broadcast")
-    must(world.allgather(rank * 7) == [0, 7], "gathering")
+    check_equal(world.allreduce(rank + 1) == 3, "sum")
+    check_equal(world.bcast("all" if rank == 0 else None, root=0) == "all", "broadcast")
+    check_equal(world.allgather(rank * 7) == [0, 7], "gathering")
 
 
 def one_sided(world, rank):
@@ -64,10 +64,10 @@ def one_sided(world, rank):
     window.Fence()
     window.Put([source, MPI.BYTE], other, target=4096)
     window.Fence()
-    must(memory[4096:8192] == pattern(5 + other, 4096), "what was put")
+    check_equal(memory[4096:8192] == pattern(5 + other, 4096), "data of a Put")
     window.Get([fetched, MPI.BYTE], other, target=4096)
     window.Fence()
-    must(fetched == source, "what was got")
+    check_equal(fetched == source, "data of a Get")
     sums = [bytearray(8) for _ in range(5)]
     addend = (1000 + rank).to_bytes(8, sys.byteorder)
     window.Lock_all()
@@ -77,11 +77,11 @@ def one_sided(world, rank):
     window.Unlock_all()
     world.Barrier()
     found = [int.from_bytes(before, sys.byteorder) for before in sums]
-    must(found == [(1000 + rank) * step for step in range(5)], f"sums {found}")
+    check_equal(found == [(1000 + rank) * step for step in range(5)], f"sums {found}")
     window.Lock(rank)
     window.Unlock(rank)
     total = int.from_bytes(memory[:8], sys.byteorder)
-    must(total == 5 * (1000 + other), f"the last sum, {total}")
+    check_equal(total == 5 * (1000 + other), f"the last sum, {total}")
     window.Free()
 
 

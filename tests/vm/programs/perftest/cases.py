@@ -36,7 +36,7 @@ INLINE_BYTES = 64
 DEPTH = 16
 
 
-def possible(case):
+def is_supported(case):
     """Whether perftest has this combination."""
     verb, transport = case["verb"], case["transport"]
     if transport not in TRANSPORTS[verb]:
@@ -60,7 +60,7 @@ def pairs_of(case):
 def every_case():
     for settings in itertools.product(*DIMENSIONS.values()):
         case = dict(zip(DIMENSIONS, settings))
-        if possible(case):
+        if is_supported(case):
             yield case
 
 
@@ -77,7 +77,7 @@ def selection():
         yield cases[best]
 
 
-def arguments(case):
+def perftest_arguments(case):
     """Returns perftest's arguments. Messages have several packets. Few messages are in flight,
     because datagrams have no flow control."""
     mtu, words = case["mtu"], ["-m", case["mtu"], "-c", case["transport"], "-n", DEPTH * (6 if case["qps"] == 1 else 2)]
@@ -102,16 +102,16 @@ def sample(count, seed):
     return random.Random(seed).sample(cases, min(count, len(cases)))
 
 
-def chosen(which, seed="0"):
+def cases_of(which, seed="0"):
     if which.isdecimal():
         return sample(int(which), int(seed))
     return {"pairs": selection, "all": every_case}[which]()
 
 
 def main():
-    for case in chosen(*sys.argv[1:]):
+    for case in cases_of(*sys.argv[1:]):
         program = f"ib_{case['verb']}_{case['measure']}"
-        print(case["family"], case["connect"], program, *arguments(case))
+        print(case["family"], case["connect"], program, *perftest_arguments(case))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from pathlib import Path
 
 SOURCE = Path("/usr/share/doc/rdma-core/tests")
 # Tests of other vendors' hardware. Without that hardware one of them ends the process.
-FOREIGN = re.compile(r"test_(mlx5|efa|cuda|hns|irdma|mana|zxdh)")
+OTHER_VENDORS = re.compile(r"test_(mlx5|efa|cuda|hns|irdma|mana|zxdh)")
 TEST_SECONDS = float(os.environ.get("PYVERBS_TEST_SECONDS", "60"))
 
 
@@ -46,7 +46,7 @@ def unpack(target):
     compressed some."""
     target.mkdir()
     for path in SOURCE.iterdir():
-        if FOREIGN.match(path.name):
+        if OTHER_VENDORS.match(path.name):
             continue
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         (target / path.name.removesuffix(".gz")).write_bytes(content)
@@ -67,32 +67,32 @@ class Reporter(unittest.TestResult):
         super().__init__()
         self.pipe = pipe
 
-    def tell(self, *words):
+    def report(self, *words):
         line = "\t".join(" ".join(str(word).split("\n")) for word in words)
         os.write(self.pipe, (line + "\n").encode())
 
     def startTest(self, test):
         super().startTest(test)
         self.outcome = ("ok", "")
-        self.tell("begin", test.id())
+        self.report("begin", test.id())
 
     def stopTest(self, test):
         super().stopTest(test)
-        self.tell("end", test.id(), *self.outcome)
+        self.report("end", test.id(), *self.outcome)
 
-    def worse(self, test, error):
+    def fail_test(self, test, error):
         text = self._exc_info_to_string(error, test)
         self.outcome = ("fail", text.replace("\n", "\v"))
 
     def addError(self, test, err):
-        self.worse(test, err)
+        self.fail_test(test, err)
 
     def addFailure(self, test, err):
-        self.worse(test, err)
+        self.fail_test(test, err)
 
     def addSubTest(self, test, subtest, err):
         if err:
-            self.worse(test, err)
+            self.fail_test(test, err)
 
     def addSkip(self, test, reason):
         self.outcome = ("skip", reason)
@@ -101,7 +101,7 @@ class Reporter(unittest.TestResult):
         self.outcome = ("fail", "unexpected success")
 
 
-def work(folder, device, gid, pipe):
+def run_worker(folder, device, gid, pipe):
     """Runs the tests whose names come on standard input, in this process. Lists all tests if the
     only name is `list`."""
     # pyverbs crashes if objects of a reference cycle are freed in the wrong order. So the garbage
@@ -123,14 +123,14 @@ def work(folder, device, gid, pipe):
     reporter = Reporter(pipe)
     if wanted == ["list"]:
         for name in tests:
-            reporter.tell("name", name)
+            reporter.report("name", name)
     else:
         # The suite drops each test after it has run. This function must drop them, too. Otherwise
         # objects of a test outlive their device.
         suite = unittest.TestSuite([tests[name] for name in wanted])
         tests.clear()
         suite.run(reporter)
-    reporter.tell("done")
+    reporter.report("done")
     os._exit(0)
 
 
@@ -189,18 +189,18 @@ def list_tests(folder, device, gid):
     sys.exit("the tests can't be loaded")
 
 
-def outcomes(folder, device, gid, names):
+def run_tests(folder, device, gid, names):
     """Runs the named tests, and yields (name, outcome, reason, seconds) for each."""
-    waiting = list(names)
-    while waiting:
-        worker = Worker(folder, device, gid, waiting)
+    remaining = list(names)
+    while remaining:
+        worker = Worker(folder, device, gid, remaining)
         current, began = None, time.monotonic()
         while True:
             words = worker.line(began + TEST_SECONDS)
             if words and words[0] == "begin":
                 current, began = words[1], time.monotonic()
-                if current in waiting:
-                    waiting.remove(current)
+                if current in remaining:
+                    remaining.remove(current)
             elif words and words[0] == "end":
                 yield current, words[2], words[3], time.monotonic() - began
                 current, began = None, time.monotonic()
@@ -208,10 +208,11 @@ def outcomes(folder, device, gid, names):
                 break
         printed = worker.stop().replace("\n", "\v")
         if words and words[0] == "done":
-            yield from ((name, "fail", "was not run", 0) for name in waiting)
+            yield from ((name, "fail", "was not run", 0) for name in remaining)
             return
         why = "hangs" if words is None else f"takes the process down (status {worker.process.returncode})"
-        yield current or waiting.pop(0), "fail", f"{why}\v{printed[-2000:]}", time.monotonic() - began
+        reason, seconds = f"{why}\v{printed[-2000:]}", time.monotonic() - began
+        yield current or remaining.pop(0), "fail", reason, seconds
 
 
 def lines(path):
@@ -219,7 +220,7 @@ def lines(path):
     return [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
 
 
-def expectations(kind, expected, not_yet):
+def read_expectations(kind, expected, not_yet):
     """Returns the tests that need not pass: {name: (what, why)}. `what` is `skip` (must be
     skipped), `any` (any outcome) or `later` (listed in NOT-YET)."""
     found = {}
@@ -237,7 +238,7 @@ def expectations(kind, expected, not_yet):
     return found
 
 
-def verdict(name, outcome, reason, expected):
+def result_lines(name, outcome, reason, expected):
     """Returns the result lines of a test."""
     what, why = expected.get(name, ("pass", ""))
     short = name.removeprefix("tests.")
@@ -254,22 +255,22 @@ def verdict(name, outcome, reason, expected):
 
 def main():
     device, gid, kind, *files, pattern = [*sys.argv[1:], ""][:6]
-    expected = expectations(kind, *files)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "tests"
+    expected = read_expectations(kind, *files)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "tests"
         unpack(folder)
-        known = list_tests(folder, device, gid)
-        chosen = [name for name in known if re.search(pattern, name)]
+        existing = list_tests(folder, device, gid)
+        selected = [name for name in existing if re.search(pattern, name)]
         failed = False
-        for name, outcome, reason, seconds in outcomes(folder, device, gid, chosen):
-            said = verdict(name, outcome, reason, expected)
-            print("\n".join(said), flush=True)
+        for name, outcome, reason, seconds in run_tests(folder, device, gid, selected):
+            results = result_lines(name, outcome, reason, expected)
+            print("\n".join(results), flush=True)
             if os.environ.get("PYVERBS_TIMES"):
                 print(f"# {seconds:.1f} s {outcome} {name}: {reason.split(chr(11))[0]}", flush=True)
-            failed |= said[0].startswith("not ")
+            failed |= results[0].startswith("not ")
     # A test of NOT-YET need not exist: it may be a test of another version.
     must_exist = [] if "*" in expected else [name for name, (what, _) in expected.items() if what != "later"]
-    for name in sorted(set(must_exist) - set(known)):
+    for name in sorted(set(must_exist) - set(existing)):
         print(f"not ok - {name} exists: it is in the expectations")
         failed = True
     return 1 if failed else 0
@@ -277,6 +278,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
-        work(Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))
+        run_worker(Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))
     else:
         sys.exit(main())
