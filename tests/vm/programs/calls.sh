@@ -21,16 +21,15 @@ attached() { [[ $(grep -c ' attached' /tmp/strace) -eq $1 ]]; }
 # calls_in FILE: the number of system calls in a file with lines "COUNT SYSCALL".
 calls_in() { awk '$1 + 0 && $2 != "total" { calls += $1 } END { print calls + 0 }' "$1"; }
 
-# counted_by_kernel THREAD...: counts the system calls of the threads within two seconds, in
-# /tmp/by_kernel, and the packets that host 1's device sends meanwhile, in PACKETS.
+# counted_by_kernel THREAD...: counts the system calls of the threads within SECONDS_EACH, in
+# /tmp/by_kernel, and the packets that host 1's device sends in that time, in PACKETS.
 counted_by_kernel() {
 	local filter before
 	printf -v filter ' || common_pid == %s' "$@"
 	echo "hist:keys=id if ${filter# || }" >$EVENT/trigger || return
 	before=$(packets)
 	sleep $SECONDS_EACH
-	# On a slow host the count goes on until there are so many packets that one call weighs
-	# little.
+	# On a slow host the count goes on until one call is few in relation to the packets.
 	wait_for 20 enough "$before" || true
 	PACKETS=$(($(packets) - before))
 	sed -nE 's/^\{ id: +([0-9]+) \} hitcount: +([0-9]+).*/\2 \1/p' $EVENT/hist >/tmp/by_kernel

@@ -37,10 +37,12 @@ GROUP = "239.77.1.21"
 UD, MULTICAST, QKEY = 4, 0xFFFFFF, 0
 # Number and Q_Key of QP1, which receives management datagrams (MADs).
 GSI, GSI_QKEY = 1, 0x80010000
+# Number of rounds of MAD requests, and of requests of a round that are posted without a call.
 ROUNDS, POSTS_WITHOUT_CALL = 20, 5
 # Performance Get(PortCounters), to which ib_mad responds.
 MAD_REQUEST = (struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 7, 0x12, 0, 0)
                + bytes(41) + b"\x01" + bytes(190))
+# Depth of a send queue, and number of datagrams that the other host sends in a row.
 DEPTH, DATAGRAMS = 63, 200
 # Number of QPs in the group, and of datagrams in a row. The numbers are so high that even a slow
 # machine requests more copies a second than a CPU grants after its softirq time is used up (6,400
