@@ -26,7 +26,7 @@ moves() {
 }
 
 # Runs libfabric's pingpong. With -c it compares its data.
-fabric() { listen=47592 _pair fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
+fabric() { listen=47592 run_server_and_client fi_pingpong -c -d "$DEV2" "$@" -- fi_pingpong -c -d "$DEV1" "$@" $HOST2_V4; }
 
 # libfabric's layer for datagrams (ofi_rxm) closes the QP of a connection. Then it handles the
 # remaining completions of the CQ, and uses memory that it has freed with the QP (rxm_close_conn(),

@@ -26,7 +26,7 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# Replaces the condition on which _pair starts the client: the server listens on a TCP port, or by
+# Replaces the condition on which run_server_and_client starts the client: the server listens on a TCP port, or by
 # librdmacm.
 connect=tcp port=18515
 _listening() {
@@ -39,7 +39,7 @@ _listening() {
 
 # run FAMILY CONNECT PROGRAM ARGUMENT...: runs a program of perftest between the hosts. FAMILY is 4
 # or 6, CONNECT is tcp or cm.
-run() { again rejected run_once "$@"; }
+run() { retry_on_race rejected run_once "$@"; }
 
 run_once() {
 	local family=$1 program=$3 address=$HOST2_V4 words

@@ -44,6 +44,6 @@ link_del 1
 link_del 2
 check "link of the C driver on host 1" link_add 1 rxe
 check "link of rrxe on host 2 again" link_add 2 rrxe
-check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(few 100)"
-check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(few 100)"
-check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(few 200)"
+check "the C driver to rrxe: UC pingpong" pingpong -T uc -n "$(scaled_count 100)"
+check "the C driver to rrxe: UD pingpong" pingpong6 -T ud -s 1024 -n "$(scaled_count 100)"
+check "the C driver to rrxe: ib_send_bw UD" perftest ib_send_bw -c UD -n "$(scaled_count 200)"

@@ -112,7 +112,7 @@ def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
 def wrong_qkey_datagram(qpn):
     """Returns the UDP payload of a datagram with a wrong Q_Key, which the QP drops."""
     body = forge.bth(forge.UD | forge.SEND_ONLY, qpn, 1) + forge.deth(0x7777, 7)
-    return forge.sealed(SENDERS_ADDRESS, ADDRESS, body)
+    return forge.udp_payload_with_icrc(SENDERS_ADDRESS, ADDRESS, body)
 
 
 def other_host_socket():
@@ -199,7 +199,7 @@ def datagrams_to_own_group():
     def work():
         # These are more datagrams than one call sends, and not more than the QP's tx limit.
         qp.post(DEPTH)
-        qp.call()
+        qp.ring_by_call()
         wait_until(qp.is_empty, "all posted requests are sent")
 
     sent, by_softirqs = packets_during("rrxe_packet_out", work)
@@ -217,10 +217,10 @@ def responses_send_no_requests():
             # ib_mad responds to the first request through QP1, in softirq, when further requests
             # are in the ring.
             qp.post(1)
-            qp.call()
+            qp.ring_by_call()
             qp.post(POSTS_WITHOUT_CALL)
             time.sleep(0.02)
-            qp.call()
+            qp.ring_by_call()
             wait_until(qp.is_empty, "all posted requests are sent")
         wait_until(lambda: counter("drop_no_receive") > responses_before, "a response arrives")
 

@@ -74,7 +74,7 @@ def srq_limits():
         (8, attr.max_srq_sge + 1, errno.EINVAL),
     ]:
         init = SrqInitAttr(SrqAttr(max_wr=requests, max_sge=sges))
-        equal(code_of(lambda: SRQ(pd, init).close()), expected, f"{requests} requests, {sges} SGEs")
+        equal(errno_of_pyverbs(lambda: SRQ(pd, init).close()), expected, f"{requests} requests, {sges} SGEs")
 
 
 @case("create_qp refuses more requests, SGEs and inline data than the limits")
@@ -90,7 +90,7 @@ def qp_limits():
                 continue  # the ring would take many MiB
             cap = QPCap(**({"max_send_wr": 1, "max_recv_wr": 1} | {name: value}))
             init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap)
-            equal(code_of(lambda: QP(pd, init).close()), expected, f"{name} {value}")
+            equal(errno_of_pyverbs(lambda: QP(pd, init).close()), expected, f"{name} {value}")
 
 
 @case("modify_qp refuses more READs at a time than the limits")
@@ -102,7 +102,7 @@ def read_limits():
     ]:
         cap = QPCap(max_send_wr=1, max_recv_wr=1)
         qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap))
-        code = code_of(connect, context, qp, qp.qp_num, 14, served, requested)
+        code = errno_of_pyverbs(connect, context, qp, qp.qp_num, 14, served, requested)
         equal(code, expected, f"errno with {served} served and {requested} requested READs")
 
 
@@ -149,7 +149,7 @@ def attached_once():
         return shown.count("type UD")
 
     in_child(attach)
-    becomes(ud_qps, 0, "UD QPs after the process has ended")
+    wait_until_equal(ud_qps, 0, "UD QPs after the process has ended")
 
 
 @case("a user's multicast attachments are limited, and another user's QP can be attached")

@@ -58,7 +58,7 @@ returns_all() {
 resources() { rdma resource show | grep -E "$DEV1:|$DEV2:"; }
 same_resources() { [[ $(resources) == "$1" ]]; }
 
-# Replaces the condition on which _pair starts the client: cmtime listens by librdmacm.
+# Replaces the condition on which run_server_and_client starts the client: cmtime listens by librdmacm.
 _listening() { _cm_listening; }
 
 # by_manager COUNT: cmtime, a program of librdmacm, sets up and tears down COUNT connections at a

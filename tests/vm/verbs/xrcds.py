@@ -180,10 +180,10 @@ def nothing_is_written_to_destroyed_queue():
         wire.send(forge.packet(HOST2, HOST1, bth + xrceth + data[psn * MTU:][:MTU]))
 
     send(forge.SEND_FIRST, 0)
-    becomes(lambda: buffer.read(MTU), data[:MTU], "data of the first packet")
+    wait_until_equal(lambda: buffer.read(MTU), data[:MTU], "data of the first packet")
     queue.destroy()
     send(forge.SEND_LAST, 1)
-    becomes(lambda: states_by_rdma(target.number), ["ERR"], "state of the target QP")
+    wait_until_equal(lambda: states_by_rdma(target.number), ["ERR"], "state of the target QP")
     equal(buffer.read(MTU, MTU), bytes(MTU), "memory behind the first packet's data")
     equal(queue.cq.poll(), None, "completion of the receive")
 
