@@ -87,7 +87,8 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     next_side: Side,
     /// Number of steps without a packet that are left in this run.
     allowance: Allowance,
-    /// The last poll stopped because the allowance was spent.
+    /// Work is left that needs no packet and no timer: the last poll or flush stopped because the
+    /// allowance was spent, or the QP has just entered an error state.
     backlog: bool,
     /// The time without transmissions after the host dropped a packet.
     pause: Pause,
@@ -203,7 +204,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Processes a frame of `length` bytes that a raw packet QP received.
     ///
     /// `scatter` copies the frame to the receive WQE that the host holds. If it returns
-    /// [`ScatterFault::Retry`], the frame counts as lost.
+    /// [`ScatterFault::Retry`], the engine keeps the receive WQE and counts no drop, so the host may
+    /// pass the frame again.
     pub fn handle_frame<H: Host>(
         &mut self,
         length: u32,
@@ -336,8 +338,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Returns the earliest instant at which [`Self::handle_timeout`] must be called.
     ///
-    /// A host whose packets can't leave doesn't poll, so the other reasons of
-    /// [`Self::poll_timeout`] stay due. An exception is a QP that [flushes](Self::flushes).
+    /// A host whose packets can't leave waits for this instant. It doesn't poll, so the other
+    /// reasons of [`Self::poll_timeout`] would stay due, and the host would run the QP again and
+    /// again. For a QP that [flushes](Self::flushes), the host waits for [`Self::poll_timeout`] all
+    /// the same, and calls [`Self::flush_posted`].
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
@@ -450,8 +454,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Polls both sides, beginning with `next_side`. After a packet of the responder, the requester
     /// is first in the next poll.
     fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
-        let polled = self.next_side == Side::Responder;
-        if polled {
+        let responder_is_first = self.next_side == Side::Responder;
+        if responder_is_first {
             if let Some(transmit) = self.responder.poll_transmit(&self.context, host) {
                 self.next_side = Side::Requester;
                 return Some(transmit);
@@ -475,7 +479,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Progress::Fatal => self.apply_outcome(Side::Requester, Outcome::Fatal, host),
         }
         self.check_drained(host);
-        if polled {
+        if responder_is_first {
             return None;
         }
         self.responder.poll_transmit(&self.context, host)

@@ -166,7 +166,7 @@ fn attributes_are_checked_before_anything_changes() {
 fn values_are_bounded() {
     let rtr = to_rtr(QpKind::Rc, FIRST);
     let rts = to_rts(QpKind::Rc, FIRST);
-    let late = |change: fn(&mut Attrs, u8), limit: u8, base: Attrs| {
+    let check_limit = |change: fn(&mut Attrs, u8), limit: u8, base: Attrs| {
         for (value, ok) in [(limit, true), (limit + 1, false)] {
             let mut host = MockHost::new();
             let mut qp = qp(QpKind::Rc, 4);
@@ -180,15 +180,15 @@ fn values_are_bounded() {
             assert_eq!(qp.modify(NOW, &attrs, &mut host), expected);
         }
     };
-    late(|attrs, value| attrs.min_rnr_timer = Some(value), 31, rtr);
-    late(
+    check_limit(|attrs, value| attrs.min_rnr_timer = Some(value), 31, rtr);
+    check_limit(
         |attrs, value| attrs.max_dest_rd_atomic = Some(value),
         16,
         rtr,
     );
-    late(|attrs, value| attrs.timeout = Some(value), 31, rts);
-    late(|attrs, value| attrs.retry_cnt = Some(value), 7, rts);
-    late(|attrs, value| attrs.rnr_retry = Some(value), 7, rts);
+    check_limit(|attrs, value| attrs.timeout = Some(value), 31, rts);
+    check_limit(|attrs, value| attrs.retry_cnt = Some(value), 7, rts);
+    check_limit(|attrs, value| attrs.rnr_retry = Some(value), 7, rts);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn err_flushes_both_queues_in_order_and_later_posts() {
 }
 
 #[test]
-fn a_shared_receive_queue_is_left_alone() {
+fn err_does_not_flush_a_shared_receive_queue() {
     let mut host = MockHost::new();
     let mut config = qp(QpKind::Rc, 4).context.config;
     config.has_srq = true;
@@ -308,7 +308,7 @@ fn the_first_request_carried_out_in_rtr_establishes() {
 }
 
 #[test]
-fn an_unreliable_packet_that_is_dropped_establishes_nothing() {
+fn a_dropped_uc_packet_does_not_raise_comm_est() {
     let (mut qp, mut host) = in_rtr(QpKind::Uc);
     let mut packet = send_only(FIRST.plus(9));
     packet.service = Service::Uc;
@@ -433,7 +433,8 @@ fn send_errors_of_unreliable_qps_lead_to_sqe() {
     }
 }
 
-/// Returns the code of the NAK for `request`, the first packet of a connection.
+/// Returns the code of the NAK for a request with `body` and `payload_len` payload bytes, the first
+/// packet of a connection. Returns `None` if the QP sends no NAK.
 fn nak_for(body: Body, payload_len: u32) -> Option<NakCode> {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     host.post_recv(1 << 12);

@@ -2,13 +2,15 @@
 
 //! The defence against forged fatal NAKs, and against forged responses that no request waits for.
 //!
-//! RoCEv2 has no authentication. A host that can send datagrams from the peer's address can send a
-//! NAK, and any PSN in flight fits it. But a sender that doesn't see the packets doesn't know the
-//! peer's message sequence number (MSN). So a fatal NAK takes effect at once only if the peer can
-//! have reached its MSN. Otherwise the requester challenges it, as RFC 5961 §3.2 challenges a TCP
-//! reset whose number is not exact: if no packet in flight requests an acknowledgment, the newest
-//! is sent again and does. Everything else proceeds as if the NAK had not come. If the challenge is
-//! lost, the acknowledgment timer repeats it, and a wait after an RNR NAK takes its time.
+//! RoCEv2 has no authentication. A host that can send datagrams from the peer's address can forge a
+//! NAK, and the requester accepts a NAK for any PSN in flight. But a forger that doesn't see the
+//! packets doesn't know the peer's message sequence number (MSN). So a fatal NAK takes effect at
+//! once only if the peer can have reached the NAK's MSN. Otherwise the requester challenges the
+//! NAK, as RFC 5961 §3.2 challenges a TCP reset whose number is not exact. The challenge is a
+//! packet that requests an acknowledgment. If no packet in flight requests one, the requester sends
+//! the newest packet in flight again, with the request. Everything else proceeds as if the NAK had
+//! not come. If the challenge is lost, the acknowledgment timer repeats it. A challenge doesn't
+//! shorten a wait after an RNR NAK.
 //!
 //! A response that doesn't fit its request would end the request as a NAK would, and acknowledge
 //! the requests before it. It is treated in the same way. A middle READ response carries no MSN, so
@@ -40,9 +42,9 @@ pub(super) struct Challenge {
 impl<W: Slots<SendWqe>> Requester<W> {
     /// Records the MSN of a response, which counts all messages before `psn`.
     ///
-    /// An MSN that the responder can't have reached is ignored. It is forged, and a forger that had
-    /// it accepted would know the next one. An older MSN stems from an earlier packet or a repeated
-    /// response, and is ignored too.
+    /// This ignores an MSN that the responder can't have reached. Such an MSN is forged. If the
+    /// requester accepted it, the forger would know which MSN passes [`Self::is_plausible`] next.
+    /// This also ignores an older MSN, which stems from an earlier packet or a repeated response.
     pub(super) fn record_msn(&mut self, psn: Psn, msn: u32) {
         if self.is_plausible(msn) {
             self.msn = msn & MSN_MASK;

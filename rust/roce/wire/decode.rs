@@ -74,10 +74,10 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     let base = BaseHeader::read(&mut reader)?;
     let (service, body) = read_extensions(base.opcode(), &mut reader)?;
     let payload_offset = header.len().saturating_sub(reader.0.len());
-    let words = without_icrc
+    let padded_len = without_icrc
         .checked_sub(payload_offset)
         .ok_or(DropReason::TooShort)?;
-    let payload_len = payload_len(words, base.pad())?;
+    let payload_len = payload_len(padded_len, base.pad())?;
     if payload_len > most_payload(&body) {
         return Err(DropReason::WrongLength);
     }
@@ -142,22 +142,25 @@ impl BaseHeader {
     }
 }
 
-/// Computes the length of the payload from the number of bytes between headers and ICRC.
+/// Computes the length of the payload from `padded_len`, the number of bytes between headers and
+/// ICRC.
 ///
 /// # Errors
 ///
 /// Returns a [`DropReason`] if the length or the pad count is wrong.
-fn payload_len(words: usize, claimed_pad: u32) -> Result<u32, DropReason> {
-    let words = u32::try_from(words).map_err(|_| DropReason::WrongLength)?;
-    let payload_len = words.checked_sub(claimed_pad).ok_or(DropReason::TooShort)?;
+fn payload_len(padded_len: usize, claimed_pad: u32) -> Result<u32, DropReason> {
+    let padded_len = u32::try_from(padded_len).map_err(|_| DropReason::WrongLength)?;
+    let payload_len = padded_len
+        .checked_sub(claimed_pad)
+        .ok_or(DropReason::TooShort)?;
     if pad(payload_len) != claimed_pad {
         return Err(DropReason::WrongPad);
     }
     Ok(payload_len)
 }
 
-/// Returns the maximum payload length of a packet in bytes. An acknowledgment with payload is
-/// dropped here, since the requester sends no NAK for it.
+/// Returns the maximum payload length of a packet in bytes. It is 0 for an acknowledgment, whose
+/// payload the requester could not answer with a NAK.
 fn most_payload(body: &Body) -> u32 {
     match body {
         Body::Ack(_) | Body::AtomicAck(..) | Body::Cnp => 0,
@@ -279,8 +282,8 @@ fn fetch_add(add: u64, _compare: u64) -> AtomicOp {
     AtomicOp::FetchAdd { add }
 }
 
-/// Reads a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement in
-/// bits 3–0.
+/// Reads a FLUSH extended transport header (annex A19). Its last byte has the selectivity in bits
+/// 5–4 and the placement in bits 3–0.
 fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
     let [_, _, _, kind] = reader.take()?;
     Ok(FlushKind {

@@ -7,7 +7,7 @@ use crate::ids::Qpn;
 use crate::testing::SRQN;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode};
 
-/// Passes a frame to the QP.
+/// Passes a frame to the QP. It goes to the oldest receive WQE that the QP has not completed.
 fn receive(qp: &mut TestQp, host: &mut MockHost, frame: &[u8]) {
     let length = frame.len() as u32;
     host.payload = frame.to_vec();

@@ -9,7 +9,7 @@ use crate::testing::{BROKEN_SRQN, SRQN};
 use crate::transmit::Source;
 use crate::wire::packet::{ReadPart, WritePart};
 
-const OTHER: Srqn = Srqn::new(0x6);
+const OTHER_SRQN: Srqn = Srqn::new(0x6);
 
 fn request(psn: Psn, srqn: Srqn, body: Body, payload_len: u32) -> Packet {
     packet(Service::Xrc(Some(srqn)), psn, body, payload_len)
@@ -31,12 +31,12 @@ fn syndrome(transmit: &crate::transmit::Transmit) -> Syndrome {
 fn each_request_names_its_queue() {
     let (mut qp, mut host) = in_rts(QpKind::XrcIni);
     host.post_send(SEND, vec![0; 2000]);
-    host.post_send_with(SEND, vec![], |wr| wr.srqn = OTHER);
+    host.post_send_with(SEND, vec![], |wr| wr.srqn = OTHER_SRQN);
     let services: Vec<Service> = drain(&mut qp, NOW, &mut host)
         .iter()
         .map(|transmit| transmit.packet.service)
         .collect();
-    let named = [SRQN, SRQN, OTHER].map(|srqn| Service::Xrc(Some(srqn)));
+    let named = [SRQN, SRQN, OTHER_SRQN].map(|srqn| Service::Xrc(Some(srqn)));
     assert_eq!(services, named);
     let Packet { bth, body, .. } = ack(FIRST.plus(2));
     let answer = Packet {
@@ -50,7 +50,7 @@ fn each_request_names_its_queue() {
 
 /// Returns the state of an initiator and its completions, after a target refused its request with
 /// `code`.
-fn told(code: NakCode) -> (QpState, Vec<(u64, WcStatus)>) {
+fn after_nak(code: NakCode) -> (QpState, Vec<(u64, WcStatus)>) {
     let (mut qp, mut host) = in_rts(QpKind::XrcIni);
     host.post_send(SEND, vec![]);
     drain(&mut qp, NOW, &mut host);
@@ -73,7 +73,11 @@ fn an_initiator_accepts_the_responses_of_targets() {
         (NakCode::RemoteOperational, WcStatus::RemOpErr),
         (NakCode::InvalidRdRequest, WcStatus::RemInvRdReqErr),
     ] {
-        assert_eq!(told(code), (QpState::Err, vec![(0, status)]), "{code:?}");
+        assert_eq!(
+            after_nak(code),
+            (QpState::Err, vec![(0, status)]),
+            "{code:?}"
+        );
     }
 }
 
@@ -90,7 +94,7 @@ fn an_initiator_carries_out_no_requests() {
 }
 
 #[test]
-fn operations_without_room_for_the_queue_fail() {
+fn operations_that_xrc_does_not_define_fail() {
     let place = RemoteAddr {
         va: BASE,
         rkey: RKEY,
@@ -114,7 +118,7 @@ fn a_target_receives_from_the_queue_that_is_named() {
     assert_eq!(syndrome(&sent[0]), Syndrome::Ack { credits: 31 });
     assert_eq!(host.recv_wcs.len(), 1);
     assert_eq!(host.recv_wcs[0].status, Success);
-    // It doesn't flush the shared receive queues either, which other QPs use.
+    // In ERR, an XRC target doesn't flush the shared receive queues, because other QPs use them.
     host.post_recv(8);
     qp.modify(NOW, &to(QpState::Err), &mut host).unwrap();
     drain(&mut qp, NOW, &mut host);
@@ -129,7 +133,7 @@ fn the_srqn_selects_the_memory() {
     host.payload = vec![7; 4];
     let write = Body::Write(WritePart::Only(reth, None));
     qp.handle_packet(NOW, &request(FIRST, SRQN, write, 4), &mut host);
-    let read = request(FIRST.next(), OTHER, Body::ReadRequest(reth), 0);
+    let read = request(FIRST.next(), OTHER_SRQN, Body::ReadRequest(reth), 0);
     qp.handle_packet(NOW, &read, &mut host);
     assert_eq!(host.memory[..4], [7; 4]);
     let sent = drain(&mut qp, NOW, &mut host);
@@ -142,7 +146,7 @@ fn the_srqn_selects_the_memory() {
     let source = Source::Remote {
         rkey: RKEY,
         va: BASE,
-        srqn: Some(OTHER),
+        srqn: Some(OTHER_SRQN),
     };
     assert_eq!(last.source, source);
 }
@@ -151,7 +155,7 @@ fn the_srqn_selects_the_memory() {
 fn a_queue_of_no_or_another_domain_is_an_invalid_request() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.post_recv(8);
-    qp.handle_packet(NOW, &send(FIRST, OTHER), &mut host);
+    qp.handle_packet(NOW, &send(FIRST, OTHER_SRQN), &mut host);
     assert_eq!(qp.state(), QpState::Err);
     assert_eq!(host.events, [Event::QpAccessErr]);
     assert_eq!((host.recvs.len(), host.recv_wcs.len()), (1, 0));
@@ -197,7 +201,7 @@ fn memory_is_not_reached_through_no_queue() {
     ] {
         let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
         host.access_fault = Some(AccessFault::NoQueue);
-        qp.handle_packet(NOW, &request(FIRST, OTHER, body, len), &mut host);
+        qp.handle_packet(NOW, &request(FIRST, OTHER_SRQN, body, len), &mut host);
         assert_eq!(qp.state(), QpState::Err, "{body:?}");
         assert_eq!(host.events, [Event::QpAccessErr], "{body:?}");
         let sent = drain(&mut qp, NOW, &mut host);
@@ -240,7 +244,11 @@ fn a_message_stays_in_its_queue() {
     let first = request(FIRST, SRQN, Body::Send(SendPart::First), 1024);
     qp.handle_packet(NOW, &first, &mut host);
     let last = Body::Send(SendPart::Last(SendTail::Plain));
-    qp.handle_packet(NOW, &request(FIRST.next(), OTHER, last, 1024), &mut host);
+    qp.handle_packet(
+        NOW,
+        &request(FIRST.next(), OTHER_SRQN, last, 1024),
+        &mut host,
+    );
     assert_eq!(qp.state(), QpState::Err);
     assert_eq!(host.recv_wcs[0].status, WcStatus::RemInvReqErr);
 }
