@@ -99,7 +99,8 @@ pub(crate) struct Device {
     counter_sets: Table<Counters>,
     /// Sum of the sets that have been freed.
     retired: Counters,
-    /// Work queues that run QPs for which no system call and no packet causes a run.
+    /// Work queues of the module, which all devices share. They run QPs and poll doorbells, serve
+    /// page faults, and release on-demand memory, outside of system calls and of packets' softirqs.
     pub(crate) workqueues: Arc<Workqueues>,
     /// GUID of the system image, in host byte order.
     sys_image_guid: Atomic<u64>,

@@ -3,8 +3,9 @@
 //! The limits that hold for all guest networks together: network namespaces whose administrators
 //! are not the host's.
 //!
-//! Such an administrator can have ib_core fail to find even the host's own address. The work that
-//! ib_core then does is at the host's expense, however many devices and networks there are.
+//! Such an administrator can have ib_core fail to find even the host's own address. No account of
+//! the administrator is charged for the work that ib_core then does. So one limit holds for all
+//! networks together: an administrator with many networks and devices must not exceed it.
 
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
@@ -72,8 +73,9 @@ impl GuestLimits {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Takes a CM message of `sender` that `link` received. Returns the number of the probe behind
-    /// it, or `None` if the message must be dropped. Any context.
+    /// Takes a CM message of `sender` that `link` received, on the CM budget of the link's network.
+    /// Returns the number of the probe behind the message, or `None` if the message must be dropped.
+    /// Any context.
     pub(super) fn take(&self, sender: Gid, link: &Link) -> Option<u32> {
         let now = self.now();
         link.context().cm_budget.take(sender, link.id(), now)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A counting semaphore whose waiters are list entries. A waiter occupies no thread.
+//! A counting semaphore on which objects wait, and no threads: a waiter is a list entry. The caller
+//! that gives a unit back gets the first waiter, and starts the waiter's work.
 
 use kernel::{
     prelude::*,
@@ -53,8 +54,12 @@ impl<T: Clone + Unpin> Semaphore<T> {
         pin_init!(Self { state <- new_bh_spinlock!(state, "rrxe_semaphore") })
     }
 
-    /// Takes one unit for `waiter` and returns the seat. If no unit is free, lists the waiter and
-    /// returns its number as the error.
+    /// Takes one unit for `waiter` and returns the seat.
+    ///
+    /// # Errors
+    ///
+    /// The number of the waiter if no unit is free. The waiter is then in the list, and the list
+    /// holds the seat.
     pub(crate) fn down(&self, seat: Seat<T>, waiter: &T) -> Result<Seat<T>, u64> {
         let mut state = self.state.lock();
         if let Some(free) = state.free.checked_sub(1) {

@@ -73,10 +73,12 @@ impl IpHeader {
         Self::V6(header)
     }
 
-    /// Returns this header for a packet that leaves in fragments if IPsec makes it too long. In
-    /// fragments the IP layer clears the flag "don't fragment", and the ICRC covers the flag and
-    /// the identification. So the flag is cleared here, and the identification is set. An IPv6
-    /// header has neither field.
+    /// Returns this header for a packet that leaves in fragments if IPsec makes it too long.
+    ///
+    /// The IP layer clears the flag "don't fragment" in fragments. The ICRC covers the flag and the
+    /// identification, so both must have their last values before the ICRC is computed. So this
+    /// clears the flag, and sets an identification by which the receiver can tell the fragments of
+    /// two packets apart. An IPv6 header has neither field.
     pub(super) fn fragmentable(self, route: &Route) -> Self {
         let Self::V4(mut header) = self else {
             return self;

@@ -22,22 +22,26 @@ use crate::{
 
 /// Puts a packet of `qp` into the inbox of the destination QP. That QP runs after the sender's run.
 ///
-/// `recent` caches the look-up of the destination QP. `effects` records the QP to run.
+/// `recent` caches the look-up of the destination QP. `effects` records the QP to run. Returns
+/// [`TxOutcome::Dropped`] if memory or room in the inbox is short. A packet that no QP takes counts
+/// as sent ([`TxOutcome::Left`]), as it would in a network.
 pub(crate) fn deliver(
     qp: &Qp,
     counters: &Counters,
-    frame: PacketBuilder<'_>,
+    builder: PacketBuilder<'_>,
     packet: &Packet,
     recent: &mut LastLookup<Qp>,
     effects: &mut RunEffects,
 ) -> TxOutcome {
-    let endpoints = frame.endpoints();
-    let Some(skb) = frame.into_local(qp.qpn) else {
+    let endpoints = builder.endpoints();
+    let Some(skb) = builder.into_local(qp.qpn) else {
         counters.count(Count::SendErr);
         return TxOutcome::Dropped;
     };
-    let (dest, to) = (packet.bth.dest, endpoints.destination);
-    let peer: Option<Arc<Qp>> = qp.net.with_cached_qp(recent, dest, to, |peer| peer.into());
+    let (qpn, address) = (packet.bth.dest, endpoints.destination);
+    let peer: Option<Arc<Qp>> = qp
+        .net
+        .with_cached_qp(recent, qpn, address, |peer| peer.into());
     let Some(peer) = peer else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
         return TxOutcome::Left;
@@ -56,9 +60,11 @@ pub(crate) fn deliver(
 }
 
 /// Returns whether a packet is a datagram to a multicast group.
-pub(crate) fn is_to_group(frame: &PacketBuilder<'_>, packet: &Packet) -> bool {
+pub(crate) fn is_to_group(builder: &PacketBuilder<'_>, packet: &Packet) -> bool {
     let is_datagram = matches!(packet.service, Service::Ud(_));
-    is_datagram && packet.bth.dest == Qpn::MULTICAST && frame.endpoints().destination.is_multicast()
+    is_datagram
+        && packet.bth.dest == Qpn::MULTICAST
+        && builder.endpoints().destination.is_multicast()
 }
 
 /// Puts copies of a packet into the inboxes of the QPs that are attached to its group on the
@@ -67,13 +73,13 @@ pub(crate) fn is_to_group(frame: &PacketBuilder<'_>, packet: &Packet) -> bool {
 /// threads, since each may have much work and may run other QPs. Members for which memory, room in
 /// the inbox or softirq time is short lose the packet.
 #[inline(never)]
-pub(crate) fn deliver_to_group(qp: &Qp, frame: &PacketBuilder<'_>, effects: &mut RunEffects) {
-    let group = frame.endpoints().destination;
-    let mut members = qp.net.groups.members(frame.exit(), group, Some(qp));
+pub(crate) fn deliver_to_group(qp: &Qp, builder: &PacketBuilder<'_>, effects: &mut RunEffects) {
+    let group = builder.endpoints().destination;
+    let mut members = qp.net.groups.members(builder.exit(), group, Some(qp));
     let Some(first) = members.next() else {
         return;
     };
-    let Some(skb) = frame.try_copy().and_then(|copy| copy.into_local(qp.qpn)) else {
+    let Some(skb) = builder.try_copy().and_then(|copy| copy.into_local(qp.qpn)) else {
         return qp.net.drops.count(Discard::Overflow);
     };
     if let Some(second) = members.next() {

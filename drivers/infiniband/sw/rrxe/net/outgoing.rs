@@ -50,7 +50,8 @@ impl Outgoing {
                 let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
                 packet.send(route, tx_limit)
             }
-            // `EAGAIN` for any error: the frame's length was compared with the MTU before.
+            // Any error becomes `EAGAIN`. So the caller doesn't take an `EMSGSIZE` of the network
+            // stack for a frame longer than the MTU: the length was compared with the MTU before.
             Self::Frame(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
         }
     }

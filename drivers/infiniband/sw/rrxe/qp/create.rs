@@ -62,8 +62,9 @@ use crate::{
 };
 
 impl Qp {
-    /// Creates a QP in RESET, for the process of `context` or for a kernel consumer (`create_qp`),
-    /// and publishes it in the table of QPs.
+    /// Creates a QP in RESET (`create_qp`), and publishes it in the table of QPs. `context` is that
+    /// of the process that creates the QP. It is `None` for a kernel consumer, and for an XRC target
+    /// of a process ([`payer`]).
     ///
     /// # Context
     ///
@@ -207,8 +208,8 @@ struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of at least the capacities `cap`. A process maps them by `mappings`, a kernel
-    /// consumer has none.
+    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the rings. It
+    /// is `None` if no process maps them.
     ///
     /// # Errors
     ///
@@ -282,19 +283,21 @@ fn payer(
     })
 }
 
-/// Creates the limit on packets in flight for a QP of this kind, one of the module's limits `all`.
+/// Creates the limit on packets in flight for a QP of this kind, and adds it to `all`, the tx limits
+/// of the module.
 ///
 /// # Errors
 ///
 /// `ENOMEM`.
 fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> {
-    // A network may keep packets forever. If a GSI QP waited for them, or dropped further packets,
-    // a host that keeps packets would stop all connection management of the device. It would also
-    // stop the removal of the device, which waits for each send of `ib_mad` to complete
-    // (`ib_unregister_mad_agent()`, mad.c).
+    // Packets to one destination may stay in a queue of this host forever. If a GSI QP waited for
+    // them, or dropped further packets, this destination would stop all connection management of
+    // the device. It would also stop the removal of the device, which waits for each send of
+    // `ib_mad` to complete (`ib_unregister_mad_agent()`, mad.c).
     let (limit, excess) = match kind {
         QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Beyond::SendsAfter(0)),
-        // A host that keeps packets must not stop the QP's packets to other hosts.
+        // Packets to one destination that stay in a queue must not stop the QP's packets to other
+        // destinations.
         QpKind::Ud | QpKind::RawPacket => {
             let after = Beyond::SendsAfter(limits::DATAGRAM_PATIENCE_MS);
             (limits::PACKETS_IN_FLIGHT, after)

@@ -95,7 +95,7 @@ impl MrTable {
             (Some(access), None) => access.with_memory_of(rights(old)),
         };
         let pd = change.pd.map(|pd| pd.id());
-        let other = match &change.range {
+        let replacement = match &change.range {
             Some(range) => {
                 let permit = || release_permit(&workqueues.accounts);
                 let memory = range.pin(access, &workqueues.owners, &permit)?;
@@ -103,7 +103,7 @@ impl MrTable {
             }
             None => memory.with_access(access)?.map(|memory| (*iova, memory)),
         };
-        let Some((iova, memory)) = other else {
+        let Some((iova, memory)) = replacement else {
             mr.change(old, pd, access);
             return Ok(mr.clone());
         };
@@ -127,7 +127,8 @@ impl MrTable {
         self.publish(pd, Memory::Kernel(access))
     }
 
-    /// Creates a region for fast registration of at most `max` pages or pieces. Process context.
+    /// Creates a region for fast registration of at most `max` pages, or, for [`FastKind::Gaps`], of
+    /// at most `max` pieces of memory of any size. Process context.
     ///
     /// # Errors
     ///

@@ -5,8 +5,9 @@
 use super::{rights, Memory, Mr, MrTable};
 
 impl Mr {
-    /// Forbids further bindings of windows, although windows are bound already. After the return,
-    /// no binding is in progress. Process context; sleeps.
+    /// Forbids further bindings of windows. Unlike [`Self::close`], it does not fail while windows
+    /// are bound, and leaves them bound. After the return, no binding is in progress. Process
+    /// context; sleeps.
     fn forbid_bindings(&self) {
         // Windows can be bound to the memory of a process only.
         if let Memory::User { access, .. } = &self.memory {
@@ -16,13 +17,14 @@ impl Mr {
 }
 
 impl MrTable {
-    /// Works as [`Self::deregister`], for a region whose registration uverbs undoes. The process
-    /// may have learnt the key and bound windows to the region. These windows are unbound. Process
-    /// context; sleeps.
+    /// Deregisters a region whose registration uverbs undoes. Unlike [`Self::deregister`], it
+    /// cannot fail: if the process has learnt the key and bound windows to the region, this unbinds
+    /// the windows. Process context; sleeps.
     pub(crate) fn undo(&self, mr: &Mr) {
         if mr.close().is_err() {
             mr.forbid_bindings();
-            // Before the region leaves the table, because each window is counted off there.
+            // The windows are unbound before the region leaves the table: for each window, the
+            // unbinding looks the region up there and lowers its count of windows.
             self.windows.unbind_from(mr.key, self);
         }
         drop(self.regions.remove(mr.key >> 8));
