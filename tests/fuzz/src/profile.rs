@@ -36,7 +36,8 @@ pub struct Profile {
     pub patience: u64,
     /// Maximum time for which a CPU may not run a runnable real-time thread, in milliseconds.
     pub stall: u64,
-    /// The focus of all attackers. Without it every other attacker has one of [`FOCI`], in turn.
+    /// The focus of all attackers. If it is `None`, [`Self::focus_of`] gives every other attacker one
+    /// of [`FOCI`], in turn.
     pub focus: Option<Focus>,
 }
 
@@ -44,8 +45,8 @@ pub struct Profile {
 /// with their own weights.
 pub type Focus = &'static [(&'static str, u64)];
 
-/// The foci by name. Each has only the operations that are needed to reproduce one earlier finding
-/// (Documentation/testing.rst).
+/// The foci by name. The first one, `all`, is empty and restricts nothing. Each other focus has only
+/// the operations that are needed to reproduce one earlier finding (Documentation/testing.rst).
 const FOCI: &[(&str, Focus)] = &[
     ("all", &[]),
     (
@@ -136,8 +137,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The focus of attacker `number`. Every other attacker has no focus. The rest have those of
-    /// [`FOCI`] in turn.
+    /// The focus of attacker `number`. Every other attacker has an empty focus. The rest have the
+    /// foci of [`FOCI`] after the first one, in turn.
     pub fn focus_of(&self, number: u64) -> Focus {
         if let Some(focus) = self.focus {
             return focus;

@@ -61,8 +61,8 @@ impl Buffer {
         }
     }
 
-    /// Returns the first position within the `len` bytes at `offset` whose byte differs from the
-    /// pattern of `seed` ([`Self::fill`]).
+    /// Compares the `len` bytes at `offset` with the pattern of `seed` ([`Self::fill`]). Returns the
+    /// position of the first byte that differs, counted from `offset`.
     pub fn mismatch(&self, offset: usize, len: usize, seed: u64) -> Option<usize> {
         (0..len).find(|&i| self.get(offset + i) != pattern(seed, i))
     }

@@ -42,8 +42,10 @@ from pairs import (
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 DEVICE = sys.argv[1]
+# Addresses of eth0 of h1, of eth0 of h2, and of no host.
 HOST1, HOST2, STRANGER = "10.77.0.1", "10.77.0.2", "10.77.0.9"
-OTHER_WIRE, VLAN = "10.78.0.1", "10.79.0.1"
+# Addresses of eth1 and of vlan5 of h1.
+ETH1_ADDRESS, VLAN_ADDRESS = "10.78.0.1", "10.79.0.1"
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 SECONDS = float(os.environ.get("SECONDS_EACH", "4"))
 QKEY, DEPTH, DISTINCT_PACKETS, GRH = 0x11223344, 16, 3000, 40
@@ -54,8 +56,8 @@ CLOSED_PORT, ETH_P_ALL, REPLAYED_PACKETS = 4790, 3, 300
 # masks byte 4 of the BTH (sealed() of forge.py).
 MIN_BODY = 5
 # Least ratio of the honest rounds a second during a flood of the RoCE port to those during a flood
-# of a closed port. The ratio should be a half. But a busy host makes either measurement wrong by a
-# multiple.
+# of a closed port. The expected ratio is a half. But on a busy test host, either rate may be
+# measured several times too low.
 MIN_RATIO = 0.05
 
 
@@ -214,6 +216,7 @@ class HonestProcess:
             output = line + self.process.stdout.read()
             raise AssertionError("the honest process does not begin: " + output)
         words = [int(word) for word in line.split()]
+        # Of each QP of h1: the QPN, the rkey and the address of the guarded part.
         self.rc, self.uc, self.ud = words[0:3], words[3:6], words[6:9]
 
     def rounds(self):
@@ -300,10 +303,11 @@ def from_peer(rng, honest):
 
 
 def from_stranger(rng, honest):
-    """Returns a packet for any QP with another source or destination address than its peer uses."""
+    """Returns a packet to a random QP of h1. The packet has another source or destination address
+    than the packets of the QP's peer."""
     victim = rng.choice((honest.rc, honest.uc, honest.ud))
     source, target = rng.choice((
-        (STRANGER, HOST1), (STRANGER, OTHER_WIRE), (HOST2, OTHER_WIRE), (HOST2, VLAN)))
+        (STRANGER, HOST1), (STRANGER, ETH1_ADDRESS), (HOST2, ETH1_ADDRESS), (HOST2, VLAN_ADDRESS)))
     return forge.packet(source, target, request(rng, rng.choice((RC, UC, UD, XRC)), *victim))
 
 
@@ -341,8 +345,8 @@ def attack(name, make, wire, honest):
     packets = [make(rng, honest) for _ in range(DISTINCT_PACKETS)]
     total_rounds = {True: 0.0, False: 0.0}
     rate = 0.0
-    # A busy host stops the attacker or the honest process for seconds. Starved QPs make no progress
-    # in any try.
+    # A busy test host stops the attacker or the honest process for seconds, so the measurement is
+    # repeated, up to ten times. QPs that the flood starves make no progress in any of these tries.
     for tries in range(1, 11):
         for to_roce in (False, True):
             sent_packets = packets if to_roce else [to_closed_port(packet) for packet in packets]
@@ -425,11 +429,11 @@ def replayed_packets():
 @case("honest QPs go on beside packets of UDP sockets of this host")
 def packets_of_own_sockets():
     honest, rng = honest_process(), random.Random(f"{SEED} sockets")
-    for source in (HOST1, OTHER_WIRE, VLAN, "127.0.0.1"):
+    for source in (HOST1, ETH1_ADDRESS, VLAN_ADDRESS, "127.0.0.1"):
         mine = Socket(source, where="h1")
         for _ in range(1000):
             body = request(rng, rng.choice((RC, UC, XRC)), *rng.choice((honest.rc, honest.uc)))
-            mine.send(rng.choice((HOST1, OTHER_WIRE, VLAN)), body)
+            mine.send(rng.choice((HOST1, ETH1_ADDRESS, VLAN_ADDRESS)), body)
             mine.send(HOST1, wrong_datagram(rng, honest.ud[0]))
         mine.close()
     honest.wait_for_rounds()

@@ -22,9 +22,9 @@ from pairs import (
     DEVICE, PAGE, Buffer, case, connect, equal, gid_at, main, register, wait_until_equal,
 )
 
-# Number of messages of one packet: four times the tx limit of the QP (PACKETS_IN_FLIGHT,
-# limits.rs). GRO clears the destructor of every second packet, so the packet would count as in
-# flight for ever.
+# Number of messages, each of one packet: four times the tx limit of the QP (PACKETS_IN_FLIGHT,
+# limits.rs). GRO clears the destructor of every second packet. If the driver relied on destructors,
+# these packets would count as in flight for ever, and the QP would stop at its tx limit.
 COUNT = 256
 # Bytes of a message: the path MTU. gro.sh derives TCP sequence numbers from this length.
 LENGTH = 1024

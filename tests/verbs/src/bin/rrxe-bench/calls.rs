@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The mode `calls`: the duration of each verbs call of an application, by itself.
+//! The mode `calls`: measures how long each call of the data path's verbs occupies an application,
+//! without the time until the operation completes.
 
 use std::{
     io, thread,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Verbs with arguments out of range: each fails with the documented errno, and those at the limits
-//! succeed.
+//! Tests of the limits of verbs' arguments: a call with an argument out of range fails with the
+//! documented errno, and a call with an argument at the limit succeeds.
 
 use std::{io, rc::Rc};
 
@@ -220,7 +220,7 @@ fn transitions(tap: &mut Tap, ends: &Ends) {
         port_num: 1,
         ..Default::default()
     };
-    let fresh = || -> Result<Qp, String> { make(ends).map_err(|e: io::Error| e.to_string()) };
+    let fresh = || -> Result<Qp, String> { new_qp(ends).map_err(|e: io::Error| e.to_string()) };
 
     let jump = |s| fresh().map(|qp| qp.modify(&state(s), IBV_QP_STATE));
     expect("RESET to RTS", jump(IBV_QPS_RTS));
@@ -289,7 +289,7 @@ fn transitions(tap: &mut Tap, ends: &Ends) {
     );
 }
 
-fn make(ends: &Ends) -> io::Result<Qp> {
+fn new_qp(ends: &Ends) -> io::Result<Qp> {
     let context = Context::open(ends.a)?;
     let pd = Pd::new(&context)?;
     let cq = Cq::new(&context, 16)?;
