@@ -24,15 +24,14 @@ add_sip_helper() {
 		table inet nat {
 			chain post { type nat hook postrouting priority srcnat; ip6 saddr $SHORT udp dport $PORT snat ip6 to $LONG; }
 		}
-		table inet lengths {
+		table netdev lengths {
 			counter too_long { }
-			# Priority 301: after the helper, whose priority is NF_IP6_PRI_CONNTRACK_HELPER (300).
-			chain post { type filter hook postrouting priority 301; udp dport $PORT meta length > $MTU counter name too_long; }
+			chain out { type filter hook egress device eth0 priority 0; meta length > $((MTU + 14)) counter name too_long; }
 		}
 	RULES
 }
-# Prints the number of packets that were longer than the network device's MTU after the helper.
-too_long() { in1 nft list counter inet lengths too_long | awk '$1 == "packets" { print $2 }'; }
+# Prints the number of frames that left through eth0 with a packet longer than its MTU.
+too_long() { in1 nft list counter netdev lengths too_long | awk '$1 == "packets" { print $2 }'; }
 count_calls() {
 	echo "p:$1 $2" >>/sys/kernel/tracing/kprobe_events && echo 1 >"/sys/kernel/tracing/events/kprobes/$1/enable"
 }
