@@ -84,6 +84,7 @@ def reference(*rows, title="Counters of a device"):
 
 INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
 BLOCK = "fn f() {\n    unsafe { g() }\n}\n"
+TEST = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        super::handle_packet();\n    }\n}\n"
 TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert!(true);\n        None::<u8>.unwrap();\n    }\n}\n"
 
 CASES = {
@@ -164,7 +165,7 @@ CASES = {
     "a parameter with another default in reference.rst": (
         PARAMETER | reference(("pollers", "``0``"), title="Module parameters"),
         ("complete_reference",)),
-    "a mutant that changes one place": (mutant("pub fn", "handle_packet"), ()),
+    "a mutant that changes one place": (mutant("pub fn", "t") | engine(TEST), ()),
     "a mutant whose text does not occur": (mutant("gone"), ("applicable_mutants",)),
     "a mutant whose text occurs twice": (mutant("Words."), ("applicable_mutants",)),
     "a mutant whose unit test does not exist": (mutant("pub fn", "gone"), ("applicable_mutants",)),
