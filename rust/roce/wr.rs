@@ -13,7 +13,7 @@ pub struct SendSlot(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvSlot(pub u32);
 
-/// What a SEND carries besides its payload.
+/// Data of a SEND besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
     /// Nothing.

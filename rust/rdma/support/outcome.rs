@@ -23,9 +23,9 @@ const CHECK_MS: u32 = 50;
 
 /// The result of a work item, shared by the work item and the task that waits for it.
 ///
-/// The work item reports its result with [`Self::complete`], and the task waits in [`Self::wait`]. Both
-/// hold a reference to the `Outcome` and none to each other, so either may end first. Wraps
-/// `struct completion` (include/linux/completion.h).
+/// The work item reports its result with [`Self::complete`], and the task waits in
+/// [`Self::wait`]. Both hold a reference to the `Outcome` and none to each other, so either
+/// may end first. Wraps `struct completion` (include/linux/completion.h).
 #[pin_data]
 pub struct Outcome {
     #[pin]

@@ -204,8 +204,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Processes a frame of `length` bytes that a raw packet QP received.
     ///
     /// `scatter` copies the frame to the receive WQE that the host holds. If it returns
-    /// [`ScatterFault::Retry`], the engine keeps the receive WQE and counts no drop, so the host may
-    /// pass the frame again.
+    /// [`ScatterFault::Retry`], the engine keeps the receive WQE and counts no drop, so the
+    /// host may pass the frame again.
     pub fn handle_frame<H: Host>(
         &mut self,
         length: u32,

@@ -73,9 +73,9 @@ impl GuestLimits {
         self.epoch.elapsed().as_nanos()
     }
 
-    /// Takes a CM message of `sender` that `link` received, on the CM budget of the link's network.
-    /// Returns the number of the probe behind the message, or `None` if the message must be dropped.
-    /// Any context.
+    /// Takes a CM message of `sender` that `link` received, on the CM budget of the link's
+    /// network. Returns the number of the probe behind the message, or `None` if the message
+    /// must be dropped. Any context.
     pub(super) fn take(&self, sender: Gid, link: &Link) -> Option<u32> {
         let now = self.now();
         link.context().cm_budget.take(sender, link.id(), now)

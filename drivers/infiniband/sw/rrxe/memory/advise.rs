@@ -28,9 +28,9 @@ use crate::{
 /// Pause between two attempts to claim room for advice.
 const CLAIM_RETRY: Delta = Delta::from_millis(10);
 
-/// Has threads of the processes that own the memory follow the advice: they make the memory present
-/// in the way `how`. If `wait` is set, this call waits until they have followed it. This call itself
-/// walks no page tables, because such a walk waits for MMU notifiers.
+/// Has threads of the processes that own the memory follow the advice: they make the memory
+/// present in the way `how`. If `wait` is set, this call waits until they have followed it.
+/// This call itself walks no page tables, because such a walk waits for MMU notifiers.
 ///
 /// A user and a memory cgroup have a limit of advice that is followed or queued. Beyond it, advice
 /// without `wait` is dropped. Queued advice would occupy kernel memory, and memory that isn't

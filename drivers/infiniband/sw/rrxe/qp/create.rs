@@ -62,9 +62,9 @@ use crate::{
 };
 
 impl Qp {
-    /// Creates a QP in RESET (`create_qp`), and publishes it in the table of QPs. `context` is that
-    /// of the process that creates the QP. It is `None` for a kernel consumer, and for an XRC target
-    /// of a process ([`payer`]).
+    /// Creates a QP in RESET (`create_qp`), and publishes it in the table of QPs. `context`
+    /// is that of the process that creates the QP. It is `None` for a kernel consumer, and
+    /// for an XRC target of a process ([`payer`]).
     ///
     /// # Context
     ///
@@ -208,8 +208,8 @@ struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the rings. It
-    /// is `None` if no process maps them.
+    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the
+    /// rings. It is `None` if no process maps them.
     ///
     /// # Errors
     ///
@@ -283,8 +283,8 @@ fn payer(
     })
 }
 
-/// Creates the limit on packets in flight for a QP of this kind, and adds it to `all`, the tx limits
-/// of the module.
+/// Creates the limit on packets in flight for a QP of this kind, and adds it to `all`, the tx
+/// limits of the module.
 ///
 /// # Errors
 ///

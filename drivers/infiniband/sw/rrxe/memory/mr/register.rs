@@ -127,8 +127,8 @@ impl MrTable {
         self.publish(pd, Memory::Kernel(access))
     }
 
-    /// Creates a region for fast registration of at most `max` pages, or, for [`FastKind::Gaps`], of
-    /// at most `max` pieces of memory of any size. Process context.
+    /// Creates a region for fast registration of at most `max` pages, or, for
+    /// [`FastKind::Gaps`], of at most `max` pieces of memory of any size. Process context.
     ///
     /// # Errors
     ///
