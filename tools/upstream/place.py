@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 HOME = Path("drivers/infiniband/sw/rrxe")
+DOCUMENTS = Path("Documentation/infiniband/rrxe")
+HEADERS = (Path("include/trace/events/rrxe.h"), Path("include/uapi/rdma/rrxe-abi.h"))
 CRATES = ("roce", "rdma", "bindings", "helpers")
 PLACES = (
     *((Path("rust", crate), HOME / crate) for crate in CRATES),
@@ -20,10 +22,8 @@ PLACES = (
     (Path("Kconfig"), HOME / "Kconfig"),
     (Path("Kbuild"), HOME / "Makefile"),
     (Path("include"), Path("include")),
-    (Path("Documentation"), Path("Documentation/infiniband/rrxe")),
+    (Path("Documentation"), DOCUMENTS),
 )
-# Only cargo reads these.
-LEFT_OUT = re.compile(r"Cargo\.toml$")
 
 
 def makefile(text):
@@ -73,13 +73,14 @@ def files(repository):
         if (repository / source).is_file():
             yield source, place
         for path in sorted((repository / source).rglob("*")):
-            if path.is_file() and not LEFT_OUT.search(path.name):
+            # Only cargo reads Cargo.toml.
+            if path.is_file() and path.name != "Cargo.toml":
                 yield path.relative_to(repository), place / path.relative_to(repository / source)
 
 
 def entry(repository):
     """The entry of MAINTAINERS, with the paths of the kernel tree."""
-    paths = (f"{HOME}/", "Documentation/infiniband/rrxe/", "include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
+    paths = (f"{HOME}/", f"{DOCUMENTS}/", *map(str, HEADERS))
     text = (repository / "MAINTAINERS").read_text().split("\n\n", 1)[1]
     text = re.sub(r"^F:\t.*\n", "", text, flags=re.M)
     return text.rstrip() + "\n" + "".join(f"F:\t{path}\n" for path in sorted(paths)) + "\n"
@@ -139,7 +140,7 @@ def place(repository, tree, wanted=lambda path: True):
     for path, source in placed.items():
         if wanted(path):
             write(tree / path, adapted(source, (repository / source).read_text()))
-    for folder in (HOME, Path("Documentation/infiniband/rrxe")):
+    for folder in (HOME, DOCUMENTS):
         for path in (tree / folder).rglob("*"):
             if path.is_file() and path.relative_to(tree) not in placed:
                 path.unlink()

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import place
 
-INCLUDES = ("include/trace/events/rrxe.h", "include/uapi/rdma/rrxe-abi.h")
-
 # All new files of the series.
-PATHS = (str(place.HOME), "Documentation/infiniband/rrxe", *INCLUDES)
+PATHS = (place.HOME, place.DOCUMENTS, *place.HEADERS)
 
 
 def below(*folders):
@@ -60,7 +58,7 @@ PATCHES = (
     ),
     (
         lambda repository, tree: (
-            place.place(repository, tree, lambda path: driver(path) or str(path) in INCLUDES), place.connect(tree)),
+            place.place(repository, tree, lambda path: driver(path) or path in place.HEADERS), place.connect(tree)),
         "RDMA/rrxe: Add a software RoCEv2 provider",
         "It gives any Ethernet interface RoCEv2, as rdma_rxe does, by the same\nuser interface.",
     ),
