@@ -52,7 +52,7 @@ SPLATS = [line for line in (TOP / "tools/vm/splats").read_text().splitlines() if
 BOOT_SECONDS = 90
 # Factor for all limits. The limits of scripts are for a quiet machine, and a busy machine is
 # several times slower. A limit only has to detect a hang, so that it may be far too long.
-PATIENCE = 4
+LIMIT_FACTOR = 4
 # Factor by which a script takes longer on the debug kernel.
 DEBUG_SLOWDOWN = 5
 # Number of guests that run side by side. A guest keeps one to two CPUs of the host busy, and one
@@ -79,7 +79,7 @@ class Script:
         if debug:
             debug_settings = directive_settings(self.debug_words)
             self.timeout = int(debug_settings.get("timeout", self.timeout * DEBUG_SLOWDOWN))
-        self.timeout *= PATIENCE
+        self.timeout *= LIMIT_FACTOR
 
     def job(self):
         """Returns the script's entry of VM_JOBS (tests/vm/run-all): path, limit, environment."""
@@ -212,7 +212,7 @@ def boot(scripts, slot, again=True):
     Returns whether the guest succeeded, and a list of the scripts that were not begun.
     """
     debug = scripts[0].debug
-    boot_timeout = PATIENCE * BOOT_SECONDS * (DEBUG_SLOWDOWN if debug else 1)
+    boot_timeout = LIMIT_FACTOR * BOOT_SECONDS * (DEBUG_SLOWDOWN if debug else 1)
     environment = os.environ | scripts[0].environment() | {
         "TIMEOUT": str(boot_timeout + sum(script.timeout for script in scripts)),
         "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)} VM_LABEL={'debug-' if debug else ''}",

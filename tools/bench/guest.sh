@@ -60,13 +60,13 @@ spin() {
 }
 
 # spin_beside_ringer DRIVER: measures the same beside a process that rings all its doorbells all the
-# time (tests/vm/doorbell/ringer.py).
+# time (tests/vm/doorbell/hostile_doorbells.py).
 spin_beside_ringer() {
 	local line ringer
 	[[ $1 == librrxe ]] || return 0
-	coproc RINGER { exec python3 /payload/tests/vm/doorbell/ringer.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
-	ringer=$RINGER_PID
-	read -r line <&"${RINGER[0]}"
+	coproc DOORBELLS { exec python3 /payload/tests/vm/doorbell/hostile_doorbells.py "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" 1 bells; }
+	ringer=$DOORBELLS_PID
+	read -r line <&"${DOORBELLS[0]}"
 	sleep 1
 	line=$(rrxe-bench verbs "$DEV1" "$DEV1" write spin 8 $((4000 * SCALE)) 1 1)
 	run "$1" device echo "${line/spin/spin, hostile neighbour}"

@@ -5,8 +5,8 @@
 # neighbour is known on receipt but answers ARP no more, or ib_core's look-up takes another route or
 # network device than RoCE packets. ib_core would sleep in each look-up, in work items that set up
 # connections. Tests that connections are still set up meanwhile, and that a device can be removed
-# while it gets datagrams. Host 2 forges the datagrams (mads.py) over a veth pair; mads-own.py sends
-# datagrams from a second device of host 1.
+# while it gets datagrams. Host 2 forges the datagrams (mads.py) over a veth pair; local_mads.py
+# sends datagrams from a second device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
@@ -56,7 +56,7 @@ start_own_mads() {
 	index=$(gid_index rrxeB 10.88.0.1) && target=$(gid_index "$DEV1" $HOST1_V4) || return
 	target=$(<"/sys/class/infiniband/$DEV1/ports/1/gids/$target")
 	RECEIVED=$(counter rcvd_pkts)
-	ip netns exec h1 python3 "$HERE/mads-own.py" rrxeB "$index" "$target" &
+	ip netns exec h1 python3 "$HERE/local_mads.py" rrxeB "$index" "$target" &
 	SENDER=$!
 }
 

@@ -21,13 +21,13 @@ counter_reaches() { [[ $(counter "$1" "$2") -ge $3 ]]; }
 counter_is_zero() { [[ $(counter "$1" "$2") -eq 0 ]]; }
 
 # start_own_mads HOST DEVICE KIND: a user on HOST sends to QP 1 of host 1's device until
-# `stop_sender` (mads-own.py).
+# `stop_sender` (local_mads.py).
 start_own_mads() {
 	local index target
 	index=$(gid_index "$2" "$(ip -n "$1" -4 -o addr show dev eth0 | awk '{ sub("/.*", "", $4); print $4 }')") &&
 		target=$(gid_index "$DEV1" $HOST1_V4) || return
 	target=$(<"/sys/class/infiniband/$DEV1/ports/1/gids/$target")
-	ip netns exec "$1" python3 "$HERE/mads-own.py" "$2" "$index" "$target" "$3" &
+	ip netns exec "$1" python3 "$HERE/local_mads.py" "$2" "$index" "$target" "$3" &
 	SENDER=$!
 }
 
@@ -51,7 +51,7 @@ end_connection() { terminate $CLIENT && terminate $SERVER; }
 
 # Another user on host 2 requests a connection that names the QP of the first connection.
 start_claim() {
-	ip netns exec h2 python3 "$HERE/claim.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
+	ip netns exec h2 python3 "$HERE/foreign_qpn.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
 	SENDER=$!
 }
 

@@ -36,7 +36,7 @@ connect() {
 multicast() {
 	local log pid rc=0
 	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
+	ip netns exec h2 timeout -k 5 "$((PROGRAM_SECONDS * LIMIT_FACTOR))" stdbuf -oL mckey -b $HOST2_V4 -m 239.1.2.3 -C 10 -S 900 >"$log" 2>&1 &
 	pid=$!
 	wait_for 20 grep -q receiving "$log" &&
 		patiently "$PROGRAM_SECONDS" ip netns exec h1 mckey -b $HOST1_V4 -m 239.1.2.3 -s -C 10 -S 900 || rc=1

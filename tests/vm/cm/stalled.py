@@ -23,7 +23,7 @@ from pathlib import Path
 import forge
 import userfault
 from pairs import (
-    PAGE, PATIENCE, PrivateBuffer, case, counter, equal, main, memory_with_unserved_faults,
+    PAGE, LIMIT_SECONDS, PrivateBuffer, case, counter, equal, main, memory_with_unserved_faults,
     wait_until_equal,
 )
 
@@ -115,7 +115,7 @@ def stalled():
         finally:
             os.close(faults)
             client.kill()
-    taker.join(PATIENCE)
+    taker.join(LIMIT_SECONDS)
     equal(taker.is_alive(), False, "the thread in get_event still runs")
     equal(taken <= MAX_TAKEN and refused > 0, True, "few datagrams taken and others dropped")
 

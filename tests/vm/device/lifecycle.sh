@@ -18,8 +18,8 @@ readonly WARM_CYCLES=14 HALF=$(((CYCLES - 14) / 2))
 # Limits in ms of a removal's median and maximum time, for an emulated machine on a busy host. They
 # are below the timeouts of peers and processes, so a removal that waits for such a timeout exceeds
 # them.
-: "${USUAL_MS:=$((2000 * PATIENCE))}"
-readonly WORST_MS=$((20000 * PATIENCE))
+: "${USUAL_MS:=$((2000 * LIMIT_FACTOR))}"
+readonly WORST_MS=$((20000 * LIMIT_FACTOR))
 # On the debug kernel there are only two times of each way, too few for a median.
 [[ -z $DEBUG_KERNEL ]] || USUAL_MS=$WORST_MS
 # PIDs of the applications' processes that lead process groups.

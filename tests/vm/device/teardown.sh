@@ -15,7 +15,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}" "${MANY_WINDOWS:=$((4 * WINDOWS))}"
 # Limits of a teardown in ms, and of the median of dereg_mr in another process in us: twenty times
 # as much as on a quiet machine, for an emulated machine on a busy host.
-: "${WORST_MS:=$((5000 * PATIENCE))}" "${MEDIAN_US:=200000}"
+: "${WORST_MS:=$((5000 * LIMIT_FACTOR))}" "${MEDIAN_US:=200000}"
 HOSTILE=$(dirname "$0")/teardown.py
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }

@@ -18,7 +18,7 @@ import time
 
 from cgroups import join, memory_group, remove_group
 from pairs import (
-    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, in_child, main, wait_until_equal,
+    DEVICE, GID_INDEX, PAGE, LIMIT_SECONDS, Buffer, case, equal, in_child, main, wait_until_equal,
 )
 from extension import (
     ARM_NEXT, ARM_SOLICITED, CQ_ARM, CQ_NEWS, DOORBELL, NEWS_ANY, NEWS_SOLICITED, PRODUCER,
@@ -61,7 +61,7 @@ class Consumer:
         source = self.buffer.address
         self.qp.write(self.count, source, self.lkey, source + 64, self.rkey ^ rkey_xor, 8, SIGNALED)
         self.qp.ring_by_call()
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LIMIT_SECONDS
         while self.cq.ring.u32(PRODUCER).value == before:
             equal(time.monotonic() < end, True, "a completion in time")
 
@@ -75,7 +75,7 @@ class Consumer:
         if self.cq.has_unread() and self.cq.unannounced_kind() >= (NEWS_SOLICITED if solicited else NEWS_ANY):
             self.cq.request(solicited)
 
-    def events_within(self, seconds=PATIENCE):
+    def events_within(self, seconds=LIMIT_SECONDS):
         """Waits at most `seconds` for a notification. Takes all, and returns their number."""
         select.select([self.cq.channel], [], [], seconds)
         return self.cq.events()

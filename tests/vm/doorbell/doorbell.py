@@ -21,7 +21,7 @@ import time
 
 from cpu_time import softirq_count, worker_ticks
 from pairs import (
-    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, case, equal, main, pattern, wait_until_equal,
+    DEVICE, GID_INDEX, PAGE, LIMIT_SECONDS, Buffer, case, equal, main, pattern, wait_until_equal,
 )
 from extension import (
     ARM, ARM_NEXT, ARM_NONE, ARM_SOLICITED, CQ_ARM, DIRTY, DOORBELL, NO_SLOT, SIGNALED, SLOTS,
@@ -53,7 +53,7 @@ class Writer:
         source, target = self.source.address, self.target.address
         self.qp.write(self.count, source, self.lkey, target, self.rkey, PAGE, flags)
 
-    def finish(self, seconds=PATIENCE):
+    def finish(self, seconds=LIMIT_SECONDS):
         """Waits for the completion of the last WRITE, and compares the pages."""
         end = time.monotonic() + seconds
         while True:
@@ -70,7 +70,7 @@ class Writer:
         self.qp.ring_by_call()
         self.finish()
 
-    def call_until_polled(self, seconds=PATIENCE):
+    def call_until_polled(self, seconds=LIMIT_SECONDS):
         """Makes doorbell calls until a poller polls the doorbell page."""
         end = time.monotonic() + seconds
         while self.context.needs_call():

@@ -15,9 +15,9 @@ import re
 import sys
 import time
 
-from beside import ENDLESS, WRITE_BENCH, for_each_count, ringing, background, sending
+from background_load import ENDLESS, WRITE_BENCH, for_each_count, ringing, background, sending
 from cpu_time import TRACING, event_trigger, softirqs_during
-from pairs import PATIENCE, case, equal, main
+from pairs import LIMIT_SECONDS, case, equal, main
 
 SECONDS = 1
 # Least part of its even share that the program must have, and number of tries of which one must
@@ -63,7 +63,7 @@ def poller_times():
 def program_share(count):
     """Returns the part of the poller's time that the program has beside `count` pages, and the
     number of pages that have any of it."""
-    before, end = set(), time.monotonic() + PATIENCE
+    before, end = set(), time.monotonic() + LIMIT_SECONDS
     while len(before) < count and time.monotonic() < end:
         before |= poller_times().keys()
     with background([*WRITE_BENCH, "spin", "8", ENDLESS, "1", "1"]):

@@ -37,7 +37,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 import forge
 from forge import RC, UC, UD, XRC, PacketSocket, Socket
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, PAGE, PATIENCE, Buffer, case, equal, main, pattern, register, state,
+    ALL, IS_DEBUG_KERNEL, PAGE, LIMIT_SECONDS, Buffer, case, equal, main, pattern, register, state,
 )
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -225,7 +225,7 @@ class HonestProcess:
         return struct.unpack("<Q", self.shared[:8])[0]
 
     def wait_for_rounds(self, rounds=3):
-        wanted, end = self.rounds() + rounds, time.monotonic() + PATIENCE
+        wanted, end = self.rounds() + rounds, time.monotonic() + LIMIT_SECONDS
         while self.rounds() < wanted:
             if time.monotonic() > end:
                 raise AssertionError(f"only {self.rounds() - wanted + rounds} rounds in time")
@@ -239,10 +239,10 @@ class Sniffer:
         with forge.namespace("h2"):
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
             self.socket.bind(("eth0", ETH_P_ALL))
-            self.socket.settimeout(PATIENCE)
+            self.socket.settimeout(LIMIT_SECONDS)
 
     def capture(self, count):
-        packets, end = [], time.monotonic() + PATIENCE
+        packets, end = [], time.monotonic() + LIMIT_SECONDS
         while len(packets) < count and time.monotonic() < end:
             found = self.socket.recv(65536)
             addresses = socket.inet_aton(HOST2) + socket.inet_aton(HOST1)

@@ -69,7 +69,7 @@ QUARANTINE_FRACTION = 32
 # parked, and seconds within which the next one must be received. With a path MTU of 1024 all
 # messages are 960 packets, which fit into the receiver's inbox (1,024 packets) even if the QP does
 # not run.
-MESSAGES, MESSAGE_BYTES, PATIENCE = 15, 64 << 10, 60
+MESSAGES, MESSAGE_BYTES, LIMIT_SECONDS = 15, 64 << 10, 60
 
 
 def meminfo_bytes(field):
@@ -248,7 +248,7 @@ def count_received():
     for _ in range(MESSAGES):
         receiver.post_recv(RecvWR(num_sge=1, sg=[target]))
     sent = received = 0
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LIMIT_SECONDS
     sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[source]))
     # The last message may be received before its send has completed.
     while min(received, sent) < MESSAGES and time.monotonic() < end:
@@ -259,7 +259,7 @@ def count_received():
                 continue
             sent += 1
             if sent < MESSAGES:
-                end = time.monotonic() + PATIENCE
+                end = time.monotonic() + LIMIT_SECONDS
                 sender.post_send(SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[source]))
     equal(sent, MESSAGES, "messages sent")
     return received

@@ -43,7 +43,7 @@ check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
 # The nftables guard.
-forge() { python3 "$HERE/guarded.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1"; }
+forge() { python3 "$HERE/guard_rules.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$1"; }
 dropped_by_guard() { in2 nft list table inet rrxe_guard | grep -q "counter packets $1 "; }
 check "without the guard, datagrams forged by a user of the peer's host are received" forge lands
 check "the guard is loaded" in2 nft -f /payload/rrxe-guard.nft

@@ -22,12 +22,12 @@ readonly HOST1_V4=10.77.0.1 HOST2_V4=10.77.0.2 HOST1_V6=fd77::1 HOST2_V6=fd77::2
 # Factor by which all time limits are multiplied. The limits only detect hangs. An emulated machine
 # on a busy host is several times slower than a quiet one, and a kernel with debug checks is several
 # times slower again.
-PATIENCE=4 DEBUG_KERNEL=
-[[ ! -e /sys/kernel/debug/kmemleak ]] || PATIENCE=12 DEBUG_KERNEL=yes
-readonly PATIENCE DEBUG_KERNEL
+LIMIT_FACTOR=4 DEBUG_KERNEL=
+[[ ! -e /sys/kernel/debug/kmemleak ]] || LIMIT_FACTOR=12 DEBUG_KERNEL=yes
+readonly LIMIT_FACTOR DEBUG_KERNEL
 # Seconds after which the kernel warns that an unregistered network device still has references. The
 # kernel's default is 10.
-[[ -z $DEBUG_KERNEL ]] || echo $((10 * PATIENCE)) >/proc/sys/net/core/netdev_unregister_timeout_secs
+[[ -z $DEBUG_KERNEL ]] || echo $((10 * LIMIT_FACTOR)) >/proc/sys/net/core/netdev_unregister_timeout_secs
 # scaled_count N: prints N, a number of messages, or on the debug kernel a fifth of it.
 scaled_count() { if [[ -n $DEBUG_KERNEL ]]; then echo $(($1 / 5)); else echo "$1"; fi; }
 # The type of links unless a script names one. `make vm TYPE=rxe` runs such scripts over the C
@@ -88,19 +88,19 @@ _capture() {
 	return $rc
 }
 
-# patiently SECONDS COMMAND...: runs the command, and ends it after SECONDS times PATIENCE. In the
+# patiently SECONDS COMMAND...: runs the command, and ends it after SECONDS times LIMIT_FACTOR. In the
 # background this function runs in a subshell, whose PID is not that of `timeout`. So scripts that
 # kill a background program start it by `timeout` itself.
 patiently() {
 	local seconds=$1
 	shift
-	timeout -k 5 "$((seconds * PATIENCE))" "$@"
+	timeout -k 5 "$((seconds * LIMIT_FACTOR))" "$@"
 }
 
 # wait_for SECONDS COMMAND...: repeats the command until it succeeds. Fails after SECONDS times
-# PATIENCE.
+# LIMIT_FACTOR.
 wait_for() {
-	local end=$((SECONDS + $1 * PATIENCE))
+	local end=$((SECONDS + $1 * LIMIT_FACTOR))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		[[ $SECONDS -lt $end ]] || return 1
@@ -253,7 +253,7 @@ redirect() {
 backlog() { ip netns exec "$1" tc -s qdisc show dev "$2" root | sed -n 's/.*backlog [^ ]* \([0-9]*\)p.*/\1/p'; }
 
 # rping_connects SECONDS [HOST]: connects host 2, or HOST, to host 1 by librdmacm, and transfers
-# data. Fails after SECONDS times PATIENCE.
+# data. Fails after SECONDS times LIMIT_FACTOR.
 rping_connects() { _rping "$1" $HOST1_V4 "${2:-2}"; }
 
 # _rping SECONDS ADDRESS HOST [ARGUMENT...]: does the same with ADDRESS of host 1. The arguments are
@@ -298,7 +298,7 @@ run_server_and_client() {
 	done
 	shift
 	log=$(mktemp)
-	ip netns exec h2 timeout -k 5 $((PROGRAM_SECONDS * PATIENCE)) "${server[@]}" >"$log" 2>&1 &
+	ip netns exec h2 timeout -k 5 $((PROGRAM_SECONDS * LIMIT_FACTOR)) "${server[@]}" >"$log" 2>&1 &
 	pid=$!
 	wait_for 20 _listening || rc=1
 	OUTPUT=$(patiently "$PROGRAM_SECONDS" ip netns exec h1 "$@" 2>&1) || rc=$?

@@ -41,7 +41,7 @@ TIMEOUT = 19
 # User ID and group ID of the user nobody, who has no privileges.
 NOBODY = 65534
 # Seconds for which a case waits for an event before it fails.
-PATIENCE = 120
+LIMIT_SECONDS = 120
 # Whether the kernel has debug checks (kmemleak). Emulated, such a kernel transfers some hundred KiB
 # per second, so cases use smaller sizes and counts.
 IS_DEBUG_KERNEL = os.path.exists("/sys/kernel/debug/kmemleak")
@@ -262,7 +262,7 @@ class Pair:
 
     def status(self):
         """Waits for the first QP's next completion and returns its status."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < end:
             count, completions = self.cqs[0].poll(1)
             if count:
@@ -327,15 +327,15 @@ def state(qp):
 
 
 def wait_until_equal(value, wanted, what):
-    """Waits until `value()` equals `wanted`. Fails after PATIENCE seconds."""
-    end = time.monotonic() + PATIENCE
+    """Waits until `value()` equals `wanted`. Fails after LIMIT_SECONDS seconds."""
+    end = time.monotonic() + LIMIT_SECONDS
     while (seen := value()) != wanted and time.monotonic() < end:
         time.sleep(0.01)
     equal(seen, wanted, what)
 
 
 def wait_for_state(qp, wanted):
-    """Waits until the QP is in the state `wanted`. Fails after PATIENCE seconds."""
+    """Waits until the QP is in the state `wanted`. Fails after LIMIT_SECONDS seconds."""
     wait_until_equal(lambda: state(qp), wanted, "state of a QP")
 
 

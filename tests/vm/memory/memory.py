@@ -29,7 +29,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    ALL, DEVICE, LOCAL_WRITE, PAGE, PATIENCE, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal,
+    ALL, DEVICE, LOCAL_WRITE, PAGE, LIMIT_SECONDS, REMOTE_READ, REMOTE_WRITE, Buffer, Pair, case, equal,
     errno_of_pyverbs, fail_on_alarm, in_child, libc, main, map_memory, pattern, pinned_kib,
     register, state, wait_for_state,
 )
@@ -266,26 +266,26 @@ def resized_cq():
 
     def post(count):
         nonlocal posted
-        end, last = time.monotonic() + PATIENCE, posted + count
+        end, last = time.monotonic() + LIMIT_SECONDS, posted + count
         while posted < last:
             try:
                 pair.post(e.IBV_WR_RDMA_WRITE, (buffer.address, 8, region.lkey),
                           (buffer.address, region.rkey), posted)
                 posted += 1
-                end = time.monotonic() + PATIENCE
+                end = time.monotonic() + LIMIT_SECONDS
             except PyverbsRDMAError:  # the send queue is full: tries until requests have completed
                 equal(time.monotonic() < end, True, "room in the send queue")
 
     def poll(count):
         nonlocal polled
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LIMIT_SECONDS
         while count:
             found, completions = pair.cqs[0].poll(min(count, 64))
             equal([wc.wr_id for wc in completions], list(range(polled, polled + found)),
                   "completions in order")
             polled, count = polled + found, count - found
             if found:
-                end = time.monotonic() + PATIENCE
+                end = time.monotonic() + LIMIT_SECONDS
             equal(time.monotonic() < end, True, "completions in time")
 
     for size in 60000, 5000, 4095, 32768:

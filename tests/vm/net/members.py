@@ -13,7 +13,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from pairs import DEVICE, PATIENCE, Buffer, equal, free_handle, register
+from pairs import DEVICE, LIMIT_SECONDS, Buffer, equal, free_handle, register
 
 # The multicast QPN; a queue key; bytes of the GRH in front of a received datagram.
 MULTICAST, QKEY, GRH = 0xFFFFFF, 0x1234, 40
@@ -61,7 +61,7 @@ class Member:
 
     def receive_all(self):
         """Returns the numbers of the received datagrams, in order. Waits until there are COUNT."""
-        numbers, end = [], time.monotonic() + PATIENCE
+        numbers, end = [], time.monotonic() + LIMIT_SECONDS
         while len(numbers) < COUNT and time.monotonic() < end:
             for completion in self.cq.poll(COUNT)[1]:
                 equal((completion.status, completion.byte_len),

@@ -70,7 +70,7 @@ counter_is() { [[ $(<"/sys/class/infiniband/rrxe9/ports/1/hw_counters/$1") -eq $
 # send_datagrams COUNTER: sends eight datagrams through `extra`, and succeeds if COUNTER is 8
 # afterwards.
 send_datagrams() {
-	python3 "$(dirname "$0")/narrow.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 &&
+	python3 "$(dirname "$0")/send_datagrams.py" rrxe9 "$(gid_index rrxe9 10.79.0.1)" 10.79.0.2 8 512 &&
 		wait_for 10 counter_is "$1" 8
 }
 check "a link on the veth device extra" add_extra_link

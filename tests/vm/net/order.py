@@ -27,7 +27,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
-from pairs import ALL, PAGE, PATIENCE, Buffer, case, counter, equal, main, register
+from pairs import ALL, PAGE, LIMIT_SECONDS, Buffer, case, counter, equal, main, register
 
 # CPUs with a fast and with a slow transmit queue.
 FAST, SLOW = 0, 1
@@ -80,7 +80,7 @@ class Endpoint:
 
     def wait_completions(self, count):
         """Returns the numbers of the next `count` completed work requests, in order."""
-        ended, end = [], time.monotonic() + PATIENCE
+        ended, end = [], time.monotonic() + LIMIT_SECONDS
         while len(ended) < count and time.monotonic() < end:
             for completion in self.cq.poll(count - len(ended))[1]:
                 equal(completion.status, e.IBV_WC_SUCCESS, "status")

@@ -10,7 +10,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 # ibv_rc_pingpong between two links, also of the same host.
 pingpong_between() {
 	local options=("${@:7}")
-	local server=(timeout -k 5 "$((60 * PATIENCE))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
+	local server=(timeout -k 5 "$((60 * LIMIT_FACTOR))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
 	local client=(patiently 60 ip netns exec "h$4" ibv_rc_pingpong -c -n 50 -d "$5" "${options[@]}")
 	local server_address=10.77.0.$1
 	wait_for 10 gid_index "$2" "$3" && wait_for 10 gid_index "$5" "$6" || return

@@ -37,7 +37,7 @@ crashed_at_its_end() { [[ $1 -eq $CRASHED && $OUTPUT == *"=20"*"--- server, stat
 
 # mpi TRANSPORTS: runs the MPI program, one process on each host, over these transports of UCX.
 mpi() {
-	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$((PROGRAM_SECONDS * PATIENCE))" mpirun --allow-run-as-root --oversubscribe -n 2 \
+	bash "$here/apps/remote.sh" $HOST1_V4 timeout -k 5 "$((PROGRAM_SECONDS * LIMIT_FACTOR))" mpirun --allow-run-as-root --oversubscribe -n 2 \
 		--prtemca plm_ssh_agent "$here/apps/remote.sh" --host $HOST1_V4,$HOST2_V4 --map-by node \
 		--mca pml ucx --mca osc ucx --mca btl self -x UCX_TLS="$1" -x UCX_UD_VERBS_ETH_DGID_CHECK ${RDMAV_DRIVERS:+-x RDMAV_DRIVERS} \
 		python3 "$here/apps/messages.py" 2>&1 | tr -d '\0'

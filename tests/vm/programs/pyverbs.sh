@@ -22,7 +22,7 @@ fi
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 echo 32 >/proc/sys/vm/nr_hugepages
-export PYVERBS_TEST_SECONDS=$((60 * PATIENCE))
+export PYVERBS_TEST_SECONDS=$((60 * LIMIT_FACTOR))
 # run.py prints a result line for each test, and exits with status 1 if one failed.
 in1 python3 "$here/pyverbs/run.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "${PYVERBS_KIND:-$TYPE}" "$expected" \
 	"$here/pyverbs/not-yet" ${PYVERBS:+"$PYVERBS"} || [[ $? -eq 1 ]] || fail "rdma-core's tests exit with status 0"

@@ -28,7 +28,7 @@ from extension import (
     ATTACH_MCAST, CONSUMER, CREATE_QP, ELEMENTS, PRODUCER, Context, Cq, Mapped, Qp, gid_of, node_of,
 )
 from pairs import (
-    DEVICE, GID_INDEX, PAGE, PATIENCE, Buffer, become_nobody, case, counter, equal, main,
+    DEVICE, GID_INDEX, PAGE, LIMIT_SECONDS, Buffer, become_nobody, case, counter, equal, main,
     start_child,
 )
 
@@ -125,7 +125,7 @@ def other_host_socket():
 
 
 def wait_until(condition, what):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LIMIT_SECONDS
     while not condition():
         equal(time.monotonic() < end, True, what)
         time.sleep(0.01)
@@ -156,7 +156,7 @@ def threads_take_in_packets():
         # Gives the threads time to take in the packets.
         time.sleep(0.5)
 
-    end, by_threads = time.monotonic() + PATIENCE, 0
+    end, by_threads = time.monotonic() + LIMIT_SECONDS, 0
     # The datagrams of a batch arrive in a row and put the CPU in debt, and threads take in packets
     # while it is in debt. But an emulated CPU may stop for longer than the debt lasts, so several
     # batches may be needed.
@@ -176,7 +176,7 @@ def copies_are_dropped():
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDERS_ADDRESS))
     body = forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 1) + forge.deth(0x7777, 7)
     payload = forge.udp_payload_with_icrc(SENDERS_ADDRESS, GROUP, body)
-    before, end, sent = [counter(name) for name in COPIES], time.monotonic() + PATIENCE, 0
+    before, end, sent = [counter(name) for name in COPIES], time.monotonic() + LIMIT_SECONDS, 0
 
     def counted():
         return [counter(name) - count for name, count in zip(COPIES, before)]

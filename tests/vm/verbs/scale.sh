@@ -69,13 +69,13 @@ by_manager() {
 
 in_a_minute() {
 	local start=$SECONDS
-	"$@" && [[ $((SECONDS - start)) -le $((60 * PATIENCE)) ]]
+	"$@" && [[ $((SECONDS - start)) -le $((60 * LIMIT_FACTOR)) ]]
 }
 
-# within NAME SECONDS COMMAND...: fails if the command takes longer than SECONDS times PATIENCE.
+# within NAME SECONDS COMMAND...: fails if the command takes longer than SECONDS times LIMIT_FACTOR.
 # SECONDS suffice on a quiet machine.
 within() {
-	local name=$1 limit=$(($2 * PATIENCE)) start=$SECONDS
+	local name=$1 limit=$(($2 * LIMIT_FACTOR)) start=$SECONDS
 	shift 2
 	check "$name" "$@"
 	note "$OUTPUT"

@@ -3,7 +3,7 @@
 # Runs on: guest
 """Tests rrxe-guard.nft, the nftables rules against forged RoCE packets of a host's own users.
 
-    guarded.py DEVICE GID-INDEX lands|refused
+    guard_rules.py DEVICE GID-INDEX lands|refused
 
 A UD QP of DEVICE, on eth0 of host h1, posts receives. A user of host h2 sends datagrams to the QP
 by an ordinary UDP socket, with the right Q_Key, over IPv4 and IPv6. With `lands` all of them must

@@ -15,7 +15,7 @@ from pairs import DEVICE, GID_INDEX, IS_DEBUG_KERNEL, become_nobody, equal, star
 
 # Numbers of competing contexts or processes. The debug kernel is too slow for more than two.
 COUNTS = (1, 2) if IS_DEBUG_KERNEL else (1, 8)
-RINGER = str(Path(__file__).with_name("ringer.py"))
+DOORBELLS = str(Path(__file__).with_name("hostile_doorbells.py"))
 ENVIRONMENT = os.environ | {"RDMAV_DRIVERS": "rrxe"}
 WRITE_BENCH = ["rrxe-bench", "verbs", DEVICE, DEVICE, "write"]
 ENDLESS = "1000000000"
@@ -39,9 +39,9 @@ def background(*commands):
 def ringing(count, kind):
     """Runs a process with `count` contexts, all of whose doorbells ring, until the block ends.
 
-    `kind` is the last argument of ringer.py: bells or posts."""
-    with background(["python3", RINGER, DEVICE, str(GID_INDEX), str(count), kind]) as (ringer,):
-        equal(ringer.stdout.readline(), b"ringing\n", "first line of ringer.py")
+    `kind` is the last argument of hostile_doorbells.py: bells or posts."""
+    with background(["python3", DOORBELLS, DEVICE, str(GID_INDEX), str(count), kind]) as (process,):
+        equal(process.stdout.readline(), b"ringing\n", "first line of hostile_doorbells.py")
         time.sleep(0.5)
         yield
 

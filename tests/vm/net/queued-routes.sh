@@ -12,7 +12,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 # Bytes of a datagram: more than the path MTU of 1,280; number of datagrams.
 readonly LENGTH=2048 COUNT=20
 
-narrow_path() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
+lower_path_mtu() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
 # Half of the packets: the token bucket filter of ifb0 lets its burst of 5,000 bytes pass at once.
 packets_wait() { [[ $(backlog h1 ifb0) -ge $((COUNT / 2)) ]]; }
 # Deletes a namespace with one end of a veth pair. Its end deletes the other end, too.
@@ -25,9 +25,9 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 check "ifb0 of host 1 keeps packets in a queue" add_queueing_ifb 1
 check "RoCEv2 packets that leave eth0 are redirected to ifb0" redirect 1 egress ipv6 ifb0
-check "the route to host 2 has an MTU of 1280 bytes" narrow_path
+check "the route to host 2 has an MTU of 1280 bytes" lower_path_mtu
 check "datagrams that are longer than the path MTU complete" \
-	python3 "$(dirname "$0")/narrow.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" \
+	python3 "$(dirname "$0")/send_datagrams.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" \
 	$HOST2_V6 $COUNT $LENGTH
 check "the datagrams wait in the queue" wait_for 10 packets_wait
 check "host 2 and the veth pair are deleted" ip netns del h2

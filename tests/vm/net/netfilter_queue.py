@@ -3,7 +3,7 @@
 # Runs on: guest
 """Keeps a datagram for the driver's UDP socket in a queue of netfilter until standard input ends.
 
-  queued.py NAMESPACE SENDERS-NAMESPACE SENDERS-ADDRESS
+  netfilter_queue.py NAMESPACE SENDERS-NAMESPACE SENDERS-ADDRESS
 
 A socket of SENDERS-NAMESPACE sends the datagram to port 4791 of the multicast group 224.0.0.1, of
 which each host is a member. NAMESPACE receives it and queues it (nfnetlink_queue). Early

@@ -3,11 +3,11 @@
 # Runs on: guest
 """Tests an RC QP whose packets stay in a queueing discipline of their host.
 
-  held.py DEVICE GID-INDEX PEER PEERS-GID-INDEX [stay]
+  queued_for_ever.py DEVICE GID-INDEX PEER PEERS-GID-INDEX [stay]
 
 DEVICE and PEER are links of two hosts. The queueing discipline of DEVICE's network device hardly
-sends (see held.sh). With `stay`, the script runs no test case: it posts RDMA WRITEs, and keeps the
-QP, with its packets in the queueing discipline, until standard input ends.
+sends (see queued-for-ever.sh). With `stay`, the script runs no test case: it posts RDMA WRITEs, and
+keeps the QP, with its packets in the queueing discipline, until standard input ends.
 """
 
 import os
@@ -82,7 +82,7 @@ def stay():
     os._exit(0)
 
 
-@case("held: posted WQEs are flushed while a qdisc holds as many packets as the tx limit")
+@case("queued for ever: posted WQEs are flushed while a qdisc holds as many packets as the tx limit")
 def wqes_are_flushed():
     near, *others = post_writes()
     near.qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
@@ -123,7 +123,7 @@ def ticks_at_tx_limit():
     return None if near.cq.poll(1)[0] else ticks
 
 
-@case("held: a QP at its tx limit uses no CPU time for WQEs that need no packet")
+@case("queued for ever: a QP at its tx limit uses no CPU time for WQEs that need no packet")
 def no_cpu_time_is_used():
     ticks = None
     for _ in range(10):

@@ -6,13 +6,14 @@
 # or to a QP of the same device, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# start_ringer CONTEXTS: starts ringer.py in the background, with that many hostile contexts.
-start_ringer() {
+# start_hostile_contexts CONTEXTS: starts hostile_doorbells.py in the background, with that many
+# hostile contexts.
+start_hostile_contexts() {
 	local index
 	index=$(gid_index "$DEV1" $HOST1_V4)
-	python3 "$(dirname "$0")/ringer.py" "$DEV1" "$index" "$1" posts >/tmp/ringer &
+	python3 "$(dirname "$0")/hostile_doorbells.py" "$DEV1" "$index" "$1" posts >/tmp/hostile_contexts &
 	RINGER=$!
-	wait_for 30 grep -q ringing /tmp/ringer
+	wait_for 30 grep -q ringing /tmp/hostile_contexts
 }
 
 # run_test PROGRAM: runs a Python program of this folder.
@@ -26,7 +27,7 @@ run_test() {
 check "the module loads with one poller" modprobe rrxe pollers=1 poll_idle_us=1000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
-run_test neighbours.py
+run_test poller_fairness.py
 
 # With a poll_idle_us of a second the watchdogs detect a starved poller after a second only. So no
 # process that waits for the poller is told to make doorbell calls instead.
@@ -37,7 +38,7 @@ check "link on host 1 again" link_add 1
 run_test shares.py
 
 # The doorbell pages of the hostile contexts stay mapped, and the contexts go on ringing.
-check "hostile contexts ring their doorbells" start_ringer 3
+check "hostile contexts ring their doorbells" start_hostile_contexts 3
 sleep 1
 check "the device is deleted while hostile contexts ring" link_del 1
 check "the module is removed while doorbell pages are mapped and ring" rmmod rrxe

@@ -15,7 +15,7 @@ check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 # The forged messages come from host 2 with the source address fd77::99, and a path MTU of 4,350.
 mac_address=$(in1 cat /sys/class/net/eth0/address)
-python3 "$(dirname "$0")/evicted.py" /tmp/stop /tmp/invalidations "ip -n h1 -6 route flush cache" \
+python3 "$(dirname "$0")/invalidate_routes.py" /tmp/stop /tmp/invalidations "ip -n h1 -6 route flush cache" \
 	h2 eth0 "$mac_address" fd77::99 $HOST1_V6 $HOST2_V6 4350 &
 invalidator=$!
 wait_for 10 test -s /tmp/invalidations

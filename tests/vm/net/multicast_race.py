@@ -6,7 +6,8 @@
 A process on CPU 0 attaches a QP of the link r0 to a multicast group. A real-time process preempts
 it after its network device has joined the group, before the driver enters the group in its table.
 Meanwhile r0's network device d0 is deleted, another device with the same index gets the link r1,
-and a QP of r1 attaches to the group. The first call must then fail with EBUSY. See regroup.sh.
+and a QP of r1 attaches to the group. The first call must then fail with EBUSY. See
+multicast-race.sh.
 """
 
 import errno

@@ -3,7 +3,7 @@
 # Runs on: guest
 """Creates and invalidates a host's route to its peer again and again, until STOP-FILE exists.
 
-  evicted.py STOP-FILE LOG FLUSH ARGUMENTS-OF-PATH_MTU...
+  invalidate_routes.py STOP-FILE LOG FLUSH ARGUMENTS-OF-PATH_MTU...
 
 A forged ICMP message (path_mtu.py) has the kernel create a route exception for the peer. The shell
 word FLUSH is a whole command that invalidates it. The file LOG gets a line each time.

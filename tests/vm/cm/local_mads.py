@@ -3,7 +3,7 @@
 # Runs on: guest
 """Sends requests for port counters from a QP of this host to QP 1 of the device that has a GID.
 
-Usage: mads-own.py DEVICE GID-INDEX GID [KIND]. It sends without a pause until it is killed. KIND:
+Usage: local_mads.py DEVICE GID-INDEX GID [KIND]. It sends without a pause until it is killed. KIND:
   right      (default) a UD QP with the queue key of QP 1, as root
   qkey       a UD QP with another queue key, as the user nobody
   connected  a UC QP with QP 1 as its peer, as the user nobody

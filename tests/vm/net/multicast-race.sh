@@ -6,7 +6,7 @@
 # A process that attaches a QP to a multicast group is preempted after the network device has joined
 # the group, and before the driver enters the group in its table. Meanwhile the network device is
 # deleted, another one gets the same index, and a QP of a link on that one attaches to the group.
-# The attachment of the first QP must fail with EBUSY (regroup.py).
+# The attachment of the first QP must fail with EBUSY (multicast_race.py).
 source "$(dirname "$0")/../lib/guest.sh"
 readonly INDEX=500
 
@@ -24,7 +24,7 @@ taskset -cp 1 $$ >/dev/null
 check "a link on a dummy device" make_link r0
 export -f make_link
 export INDEX
-python3 "$(dirname "$0")/regroup.py" || fail "regroup.py exits with status 0" "status $?"
+python3 "$(dirname "$0")/multicast_race.py" || fail "multicast_race.py exits with status 0" "status $?"
 check "the RDMA device of the deleted network device is removed" \
 	wait_for 20 bash -c '! rdma link | grep -q r0/'
 check "the link on the new network device is deleted" patiently 30 rdma link del r1

@@ -3,8 +3,8 @@
 # Runs on: guest
 """Requests a connection by librdmacm, as the user nobody, that names another user's QPN as its own.
 
-Usage: claim.py DEVICE SOURCE TARGET. SOURCE and TARGET are addresses of the two hosts. The QPN is
-that of the device's first connected RC QP, which netlink shows to any user.
+Usage: foreign_qpn.py DEVICE SOURCE TARGET. SOURCE and TARGET are addresses of the two hosts. The
+QPN is that of the device's first connected RC QP, which netlink shows to any user.
 """
 
 import json

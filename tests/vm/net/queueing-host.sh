@@ -42,14 +42,14 @@ check "host 2 keeps all IPv4 packets to the RoCE port in a queue" keep_all_packe
 # QP 1 limits the rate of its responses to one address, so several rounds may be needed.
 for round in {1..10}; do
 	check "host 2 sends requests to QP 1 of host 1, round $round" \
-		python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 $REQUESTS
+		python3 "$(dirname "$0")/port_counters.py" h2 $HOST2_V4 $HOST1_V4 $REQUESTS
 	! wait_for 1 host2_keeps $((GSI_TX_LIMIT + 44)) || break
 done
 check "host 2 keeps more responses than the tx limit of QP 1" host2_keeps $((GSI_TX_LIMIT + 44))
 note "$(backlog h2 ifb0) packets wait"
 check "host 3 connects to host 1 although host 2 keeps responses of QP 1" rping_connects 30 3
-python3 "$(dirname "$0")/kept.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 $HOST3_V4 10.77.0.255 ||
-	fail "kept.py exits with status 0" "status $?"
+python3 "$(dirname "$0")/queueing_host.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" $HOST2_V4 $HOST3_V4 10.77.0.255 ||
+	fail "queueing_host.py exits with status 0" "status $?"
 check "link del on host 1 returns while host 2 keeps packets" link_del 1
 check "link on host 3 is deleted" link_del 3
 check "rmmod returns while host 2 keeps packets" wait_for 20 rmmod rrxe

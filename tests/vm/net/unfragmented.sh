@@ -14,7 +14,7 @@ readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
 # Bytes. A payload of 4,096 bytes fits with its headers; sixteen bytes more do not.
 readonly MTU=4184
 
-send() { in1 python3 "$(dirname "$0")/mangled.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }
+send() { in1 python3 "$(dirname "$0")/send_datagrams.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }
 add_sip_helper() {
 	in1 nft -f - <<-RULES
 		table inet help {
@@ -44,13 +44,13 @@ check "the route to host 2 has an MTU of 1280 bytes" \
 	ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280
 check "the modules of the SIP helper are loaded" modprobe -a nf_nat_sip nf_conntrack_sip
 check "netfilter translates addresses and uses the SIP helper" add_sip_helper
-check "netfilter translates the source of the first packet" send 64 1
+check "netfilter translates the source of the first packet" send 1 64
 # Without the table, the kernel translates no further packets of the connection. The helper still
 # rewrites their payload.
 check "the rules of the address translation are deleted" in1 nft delete table inet nat
 count_calls dst_alloc ip6_dst_alloc
 count_calls fragment ip6_fragment
-check "datagrams that the helper lengthens complete" send 4096 20 "Via: SIP/2.0/UDP [$SHORT]:49153"
+check "datagrams that the helper lengthens complete" send 20 4096 "Via: SIP/2.0/UDP [$SHORT]:49153"
 check "the helper has lengthened each datagram beyond the MTU" test "$(too_long)" -ge 20
 check "each long packet has had a routing entry of its own" test "$(calls dst_alloc)" -ge 20
 check "the IPv6 layer has fragmented no packet" test "$(calls fragment)" -eq 0

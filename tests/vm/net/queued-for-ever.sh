@@ -16,8 +16,8 @@ check "link on host 2" link_add 2
 # At 8 bit/s, a packet of 4 KiB takes more than an hour.
 check "the qdisc of host 1 hardly sends" \
 	in1 tc qdisc add dev "$device" root tbf rate 8bit burst 5000 limit 10000000
-python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
-	fail "held.py exits with status 0" "status $?"
+python3 "$(dirname "$0")/queued_for_ever.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
+	fail "queued_for_ever.py exits with status 0" "status $?"
 # ARP packets would stay in the queueing discipline, too, so the neighbour entries are permanent.
 # add_neighbour HOST ADDRESS PEER: adds a permanent neighbour entry of PEER to HOST.
 add_neighbour() {
@@ -31,7 +31,7 @@ has_responded() { [[ $(sent) -ge $((before + 300)) ]]; }
 send_requests() {
 	before=$(sent)
 	check "host 2 sends requests to QP 1, round $1" \
-		python3 "$(dirname "$0")/asks.py" h2 $HOST2_V4 $HOST1_V4 300
+		python3 "$(dirname "$0")/port_counters.py" h2 $HOST2_V4 $HOST1_V4 300
 	check "QP 1 responds although no response leaves the host, round $1" \
 		wait_for 10 has_responded || note "$(($(sent) - before)) responses"
 }
@@ -61,7 +61,7 @@ check "the qdisc of host 1 hardly sends again" \
 	in1 tc qdisc change dev "$device" root tbf rate 8bit burst 5000 limit 10000000
 send_requests 9
 check "the QP of a process has packets in the qdisc" \
-	start_holder python3 "$(dirname "$0")/held.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" \
+	start_holder python3 "$(dirname "$0")/queued_for_ever.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" \
 	"$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" stay
 check "packets of QP 1 and of the process wait in the qdisc" packets_wait
 check "rmmod returns while a process has QPs with packets in the qdisc" wait_for 20 rmmod rrxe
@@ -74,7 +74,7 @@ check "the process exits with status 0 after rmmod" end_holder
 check "the module is loaded a third time" modprobe rrxe
 check "link on host 2, with the module loaded a third time" link_add 2
 check "netfilter on host 2 queues a datagram for the driver's UDP socket" \
-	start_holder python3 "$(dirname "$0")/queued.py" h2 h1 $HOST1_V4
+	start_holder python3 "$(dirname "$0")/netfilter_queue.py" h2 h1 $HOST1_V4
 check "link del on host 2 returns while netfilter queues the datagram" link_del 2
 check "rmmod returns while netfilter queues the datagram" wait_for 20 rmmod rrxe
 check "the datagram is accepted after its socket was closed" end_holder

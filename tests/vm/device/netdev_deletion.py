@@ -3,8 +3,8 @@
 # Runs on: guest
 """Tests that a network device may be deleted while a link is added to it.
 
-Usage: vanishing.py NAME 0. NAME is the name of the network device and of the link; the 0 stands for
-the GID index of pairs.py and isn't used.
+Usage: netdev_deletion.py NAME 0. NAME is the name of the network device and of the link; the 0
+stands for the GID index of pairs.py and isn't used.
 
 The program holds RTNL until the addition and then the deletion wait for it, so that the deletion
 runs in the middle of the addition.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import userfault
 from pairs import (
-    DEVICE, PAGE, PATIENCE, case, equal, main, memory_with_unserved_faults, wait_until_equal,
+    DEVICE, PAGE, LIMIT_SECONDS, case, equal, main, memory_with_unserved_faults, wait_until_equal,
 )
 
 ROUNDS = 5
@@ -73,7 +73,7 @@ def delete_during_link_add():
         deletion.start()
         wait_until_sleeps(f"self/task/{deletion.native_id}", "rtnetlink_rcv")
     deletion.join()
-    return addition.wait(PATIENCE)
+    return addition.wait(LIMIT_SECONDS)
 
 
 def failed_registrations():
@@ -82,7 +82,7 @@ def failed_registrations():
 
 
 @case("link add during the deletion of its network device leaves no failed registration")
-def vanishing():
+def netdev_deletion():
     before = failed_registrations()
     statuses = [delete_during_link_add() for _ in range(ROUNDS)]
     print(f"# links were added with the statuses {statuses}")

@@ -3,9 +3,9 @@
 # Runs on: guest
 """Tests that threads may modify the same QP at the same time, as uverbs allows.
 
-Usage: racing.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core itself changes some fields of the QP
-without a lock then: its path's GID entry (rdma_update_sgid_attr()), and its counter when it binds
-the QP to one by itself.
+Usage: modify_races.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core itself changes some fields of the
+QP without a lock then: its path's GID entry (rdma_update_sgid_attr()), and its counter when it
+binds the QP to one by itself.
 """
 
 import json
@@ -57,7 +57,7 @@ def change_paths():
     equal(all(counts), True, "each thread changes the path")
 
 
-@case("racing: concurrent changes of a QP's path leave the device its GIDs")
+@case("modify races: concurrent changes of a QP's path leave the device its GIDs")
 def paths():
     before = [gid_of(DEVICE, index) for index in (GID_INDEX, OTHER_GID_INDEX)]
     in_child(change_paths)
@@ -111,7 +111,7 @@ def move_to_init():
     equal(counted, True, "the last QP is bound to a counter")
 
 
-@case("racing: two threads may move a QP to INIT at once with automatic counters")
+@case("modify races: two threads may move a QP to INIT at once with automatic counters")
 def initialisations():
     in_child(move_to_init)
 

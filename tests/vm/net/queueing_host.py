@@ -3,7 +3,7 @@
 # Runs on: guest
 """Tests that a UD QP goes on sending although one of its destinations keeps all its packets.
 
-  kept.py DEVICE GID-INDEX KEEPER OTHER BROADCAST
+  queueing_host.py DEVICE GID-INDEX KEEPER OTHER BROADCAST
 
 DEVICE is a link of host 1. The host with the address KEEPER keeps all RoCEv2 packets in a queue, in
 the buffers that host 1 sent, so they stay in flight. OTHER is the address of a third host,
@@ -32,7 +32,7 @@ def send(sender, address, count, counter_name="sent_pkts"):
     handle.close()
 
 
-@case("kept: a UD QP sends to other hosts although one host keeps its packets")
+@case("queueing host: a UD QP sends to other hosts although one host keeps its packets")
 def others_are_reached():
     sender = Datagrams()
     send(sender, OTHER, DATAGRAMS)
@@ -40,7 +40,7 @@ def others_are_reached():
     send(sender, OTHER, DATAGRAMS)
 
 
-@case("kept: a UD QP in SQD drains although the destination keeps its packets")
+@case("queueing host: a UD QP in SQD drains although the destination keeps its packets")
 def is_drained():
     sender = Datagrams()
 
@@ -57,7 +57,7 @@ def is_drained():
     handle.close()
 
 
-@case("kept: a UD QP sends no datagram to a broadcast address")
+@case("queueing host: a UD QP sends no datagram to a broadcast address")
 def no_broadcast():
     send(Datagrams(), BROADCAST, DATAGRAMS, counter_name="send_err")
 

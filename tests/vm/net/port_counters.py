@@ -4,7 +4,7 @@
 """Sends PortCounters requests (performance management MADs) to QP 1 of a host, by an ordinary UDP
 socket of a user without privileges.
 
-  asks.py NAMESPACE SOURCE TARGET COUNT
+  port_counters.py NAMESPACE SOURCE TARGET COUNT
 
 The socket is in NAMESPACE and bound to the address SOURCE. COUNT requests go to the address TARGET.
 """

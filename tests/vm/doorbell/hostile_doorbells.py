@@ -3,7 +3,7 @@
 # Runs on: guest
 """Runs hostile contexts that compete for the pollers of doorbell pages.
 
-    ringer.py DEVICE GID-INDEX CONTEXTS bells|posts
+    hostile_doorbells.py DEVICE GID-INDEX CONTEXTS bells|posts
 
 In each of CONTEXTS contexts all doorbells of the doorbell page ring all the time: those of
 connected QPs, and those of slots without a QP. With `bells` nothing is posted. With `posts` the
