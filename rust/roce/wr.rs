@@ -15,7 +15,7 @@ pub struct RecvSlot(pub u32);
 
 /// Data of a SEND besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendTail {
+pub enum SendExtra {
     /// Nothing.
     Plain,
     /// Immediate data.
@@ -92,7 +92,7 @@ impl FlushKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND on a connected QP.
-    Send(SendTail),
+    Send(SendExtra),
     /// SEND on a datagram QP, or a frame on a raw packet QP.
     Datagram(UdDest, Option<Imm>),
     /// RDMA WRITE, optionally with immediate data.

@@ -12,7 +12,7 @@ use roce::wire::packet::{
     Aeth, AtomicEth, Body, Packet, ReadPart, Reth, SendPart, Service, WritePart,
 };
 use roce::wire::{decode, BTH_LEN, ICRC_LEN};
-use roce::wr::{AtomicOp, SendTail};
+use roce::wr::{AtomicOp, SendExtra};
 
 /// CRC-32, computed bit by bit after its definition.
 fn crc32(register: u32, bytes: &[u8]) -> u32 {
@@ -150,9 +150,9 @@ fn body_fields(body: &Body, field: &mut dyn FnMut(&str, u64)) {
     match body {
         Body::Send(SendPart::First | SendPart::Middle) | Body::Cnp => {}
         Body::Send(SendPart::Last(tail) | SendPart::Only(tail)) => match tail {
-            SendTail::Plain => {}
-            SendTail::Imm(Imm(imm)) => field("immdt", (*imm).into()),
-            SendTail::Invalidate(Rkey(rkey)) => field("ieth", (*rkey).into()),
+            SendExtra::Plain => {}
+            SendExtra::Imm(Imm(imm)) => field("immdt", (*imm).into()),
+            SendExtra::Invalidate(Rkey(rkey)) => field("ieth", (*rkey).into()),
         },
         Body::Write(part) => write_fields(part, field),
         Body::ReadRequest(reth) | Body::AtomicWrite(reth) => reth_fields(reth, field),

@@ -16,7 +16,7 @@ use crate::wc::WcStatus::{self, LocProtErr, LocQpOpErr, Success, WrFlushErr};
 use crate::wire::packet::{
     Aeth, AtomicEth, Body, Bth, NakCode, Packet, Reth, SendPart, Service, Syndrome, WritePart,
 };
-use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendOp, SendTail, UdDest};
+use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendExtra, SendOp, UdDest};
 
 mod bounds;
 mod broken;
@@ -28,7 +28,7 @@ mod xrc;
 const NOW: Instant = Instant(1_000);
 const FIRST: Psn = Psn::new(0xff_fffe);
 
-const SEND: SendOp = SendOp::Send(SendTail::Plain);
+const SEND: SendOp = SendOp::Send(SendExtra::Plain);
 const DATAGRAM: SendOp = SendOp::Datagram(
     UdDest {
         qpn: Qpn::new(0x33),
@@ -69,7 +69,7 @@ fn ack(psn: Psn) -> Packet {
 }
 
 fn send_only(psn: Psn) -> Packet {
-    let body = Body::Send(SendPart::Only(SendTail::Plain));
+    let body = Body::Send(SendPart::Only(SendExtra::Plain));
     packet(Service::Rc, psn, body, 0)
 }
 
@@ -468,7 +468,7 @@ fn lengths_that_no_packet_of_the_kind_has_are_invalid() {
     let invalid = [
         (Body::Send(SendPart::First), 0),
         (Body::Send(SendPart::First), 1023),
-        (Body::Send(SendPart::Only(SendTail::Plain)), 1025),
+        (Body::Send(SendPart::Only(SendExtra::Plain)), 1025),
         (Body::Write(WritePart::First(reth(2048))), 0),
         (Body::Write(WritePart::First(reth(too_long))), 1024),
         (Body::Write(WritePart::Only(reth(8), None)), 4),

@@ -7,7 +7,7 @@ use crate::ids::{Imm, Pkey, Qkey, Qpn};
 use crate::qp::{Context, QpKind};
 use crate::transmit::{Source, Transmit};
 use crate::wire::packet::{AtomicEth, Body, Bth, Deth, Packet, Reth, SendPart, Service, WritePart};
-use crate::wr::{RemoteAddr, SendOp, SendTail, UdDest};
+use crate::wr::{RemoteAddr, SendExtra, SendOp, UdDest};
 
 /// A queue key with this bit in a work request stands for the QP's own queue key (IBTA 1.x
 /// §10.2.5).
@@ -32,8 +32,8 @@ pub(super) fn build(
 ) -> Option<Transmit> {
     let last = index.wrapping_add(1) >= wqe.packets;
     let (body, solicitable) = match wqe.wr.op {
-        SendOp::Send(tail) => (Body::Send(send_part(index, last, tail)), true),
-        SendOp::Datagram(_, imm) => (Body::Send(SendPart::Only(tail_of(imm))), true),
+        SendOp::Send(extra) => (Body::Send(send_part(index, last, extra)), true),
+        SendOp::Datagram(_, imm) => (Body::Send(SendPart::Only(extra_of(imm))), true),
         SendOp::Write(remote, imm) => {
             let reth = whole(wqe, remote);
             (
@@ -75,11 +75,11 @@ pub(super) fn build(
 }
 
 /// Returns the place in a SEND of the packet `index`.
-fn send_part(index: u32, last: bool, tail: SendTail) -> SendPart {
+fn send_part(index: u32, last: bool, extra: SendExtra) -> SendPart {
     match (index, last) {
-        (0, true) => SendPart::Only(tail),
+        (0, true) => SendPart::Only(extra),
         (0, false) => SendPart::First,
-        (_, true) => SendPart::Last(tail),
+        (_, true) => SendPart::Last(extra),
         (_, false) => SendPart::Middle,
     }
 }
@@ -94,8 +94,8 @@ fn write_part(index: u32, last: bool, reth: Reth, imm: Option<Imm>) -> WritePart
     }
 }
 
-fn tail_of(imm: Option<Imm>) -> SendTail {
-    imm.map_or(SendTail::Plain, SendTail::Imm)
+fn extra_of(imm: Option<Imm>) -> SendExtra {
+    imm.map_or(SendExtra::Plain, SendExtra::Imm)
 }
 
 /// Returns the RETH of the whole remote range.

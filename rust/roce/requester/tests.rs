@@ -16,7 +16,7 @@ use crate::wc::WcStatus::{self, *};
 use crate::wire::packet::{
     Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, SendPart, Service, Syndrome, WritePart,
 };
-use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest};
+use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendExtra, SendOp, UdDest};
 
 mod drops;
 mod errors;
@@ -35,7 +35,7 @@ const REMOTE: RemoteAddr = RemoteAddr {
     va: 0x7000,
     rkey: Rkey(7),
 };
-const SEND: SendOp = SendOp::Send(SendTail::Plain);
+const SEND: SendOp = SendOp::Send(SendExtra::Plain);
 const WRITE: SendOp = SendOp::Write(REMOTE, None);
 const READ: SendOp = SendOp::Read(REMOTE);
 const ADD: SendOp = SendOp::Atomic(REMOTE, AtomicOp::FetchAdd { add: 1 });

@@ -7,7 +7,7 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Context, QpKind};
 use crate::wc::{SendWc, WcOpcode, WcStatus};
-use crate::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
+use crate::wr::{AtomicOp, LocalOp, SendExtra, SendOp, SendSlot, SendWr};
 
 /// Length of the longest message in bytes (IBTA 1.x §9.3.3.1).
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -48,7 +48,7 @@ impl Default for SendWqe {
         let wr = SendWr {
             slot: SendSlot(0),
             wr_id: 0,
-            op: SendOp::Send(SendTail::Plain),
+            op: SendOp::Send(SendExtra::Plain),
             length: 0,
             signaled: false,
             solicited: false,
@@ -186,7 +186,7 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
         }
         (QpKind::XrcIni, _) => true,
         (QpKind::XrcTgt, _) => false,
-        (QpKind::Uc, SendOp::Send(SendTail::Plain | SendTail::Imm(_))) => true,
+        (QpKind::Uc, SendOp::Send(SendExtra::Plain | SendExtra::Imm(_))) => true,
         (QpKind::Uc, SendOp::Write(..) | SendOp::Local(LocalOp::BindMw)) => true,
         (QpKind::Uc, _) => false,
         (QpKind::Ud | QpKind::Gsi | QpKind::RawPacket, op) => matches!(op, SendOp::Datagram(..)),

@@ -7,7 +7,7 @@ use crate::ids::Imm;
 use crate::mtu::Mtu;
 use crate::wire::packet::{AtomicEth, NakCode, Reth, SendPart, WritePart};
 use crate::wire::MAX_MESSAGE;
-use crate::wr::{FlushKind, SendTail};
+use crate::wr::{FlushKind, SendExtra};
 
 /// The message of which some packets were carried out and more must arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +68,12 @@ impl Message {
         part: SendPart,
         payload_len: u32,
         mtu: Mtu,
-    ) -> Result<Segment<SendTail>, NakCode> {
+    ) -> Result<Segment<SendExtra>, NakCode> {
         let (place, end) = match part {
             SendPart::First => (Place::First, None),
             SendPart::Middle => (Place::Middle, None),
-            SendPart::Last(tail) => (Place::Last, Some(tail)),
-            SendPart::Only(tail) => (Place::Only, Some(tail)),
+            SendPart::Last(extra) => (Place::Last, Some(extra)),
+            SendPart::Only(extra) => (Place::Only, Some(extra)),
         };
         let offset = match (self, place.starts()) {
             (Self::None, true) => 0,
@@ -270,7 +270,7 @@ mod tests {
             reth: reth(3000),
             received: 1024,
         };
-        let plain = SendTail::Plain;
+        let plain = SendExtra::Plain;
         let sends = [
             (SendPart::First, [true, false, false]),
             (SendPart::Middle, [false, true, false]),
@@ -340,7 +340,7 @@ mod tests {
         let full = Message::Send {
             received: MAX_MESSAGE - 1024,
         };
-        let last = SendPart::Last(SendTail::Plain);
+        let last = SendPart::Last(SendExtra::Plain);
         assert!(full.check_send(last, 1024, MTU).is_ok());
         let over = Message::Send {
             received: MAX_MESSAGE,

@@ -13,7 +13,7 @@ use crate::host::{Host, RemoteAccess};
 use crate::qp::{Context, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
-use crate::wr::{FlushKind, RecvWr, SendTail};
+use crate::wr::{FlushKind, RecvWr, SendExtra};
 
 impl From<NakCode> for Refusal {
     fn from(code: NakCode) -> Self {
@@ -64,11 +64,11 @@ impl<R: Slots<Replay>> Responder<R> {
                     received: segment.received,
                 };
             }
-            Some(tail) => {
-                let extra = match tail {
-                    SendTail::Plain => RecvExtra::None,
-                    SendTail::Imm(imm) => RecvExtra::Imm(imm),
-                    SendTail::Invalidate(rkey) => {
+            Some(sent) => {
+                let extra = match sent {
+                    SendExtra::Plain => RecvExtra::None,
+                    SendExtra::Imm(imm) => RecvExtra::Imm(imm),
+                    SendExtra::Invalidate(rkey) => {
                         host.invalidate_remote(rkey)?;
                         RecvExtra::Invalidated(rkey)
                     }
@@ -230,7 +230,7 @@ fn received(
 /// Stores the payload of a SEND in the receive WQE.
 fn fill<H: Host>(
     wr: &RecvWr,
-    segment: &Segment<SendTail>,
+    segment: &Segment<SendExtra>,
     packet: &Packet,
     host: &mut H,
 ) -> Result<(), Refusal> {

@@ -14,7 +14,7 @@ use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{Body, Deth, Packet, SendPart, Service};
 use crate::wire::{grh::GRH_LEN, mad};
-use crate::wr::SendTail;
+use crate::wr::SendExtra;
 
 /// Length of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1, in bytes.
 /// Linux assumes that its receives are full, so after a shorter payload it would read the remains
@@ -111,8 +111,10 @@ fn management(packet: &Packet) -> Result<(Deth, RecvExtra), QpDropReason> {
 /// Returns the drop reason of a packet that isn't a datagram for a QP with the queue key `own`.
 fn datagram(packet: &Packet, own: Qkey) -> Result<(Deth, RecvExtra), QpDropReason> {
     let (deth, extra) = match (packet.service, packet.body) {
-        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Plain))) => (deth, RecvExtra::None),
-        (Service::Ud(deth), Body::Send(SendPart::Only(SendTail::Imm(imm)))) => {
+        (Service::Ud(deth), Body::Send(SendPart::Only(SendExtra::Plain))) => {
+            (deth, RecvExtra::None)
+        }
+        (Service::Ud(deth), Body::Send(SendPart::Only(SendExtra::Imm(imm)))) => {
             (deth, RecvExtra::Imm(imm))
         }
         _ => return Err(QpDropReason::Invalid),

@@ -10,7 +10,7 @@ use super::packet::{
 use super::{pad, ICRC_LEN, MAX_PAYLOAD};
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
-use crate::wr::{AtomicOp, FlushKind, SendTail};
+use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
 /// A decoded datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,11 +213,11 @@ fn read_body(operation: u8, reader: &mut Reader<'_>) -> Result<Body, DropReason>
     Ok(match operation {
         opcode::SEND_FIRST => Body::Send(SendPart::First),
         opcode::SEND_MIDDLE => Body::Send(SendPart::Middle),
-        opcode::SEND_LAST => Body::Send(SendPart::Last(SendTail::Plain)),
-        opcode::SEND_LAST_IMM => Body::Send(SendPart::Last(SendTail::Imm(read_imm(reader)?))),
+        opcode::SEND_LAST => Body::Send(SendPart::Last(SendExtra::Plain)),
+        opcode::SEND_LAST_IMM => Body::Send(SendPart::Last(SendExtra::Imm(read_imm(reader)?))),
         opcode::SEND_LAST_INV => Body::Send(SendPart::Last(read_invalidate(reader)?)),
-        opcode::SEND_ONLY => Body::Send(SendPart::Only(SendTail::Plain)),
-        opcode::SEND_ONLY_IMM => Body::Send(SendPart::Only(SendTail::Imm(read_imm(reader)?))),
+        opcode::SEND_ONLY => Body::Send(SendPart::Only(SendExtra::Plain)),
+        opcode::SEND_ONLY_IMM => Body::Send(SendPart::Only(SendExtra::Imm(read_imm(reader)?))),
         opcode::SEND_ONLY_INV => Body::Send(SendPart::Only(read_invalidate(reader)?)),
         opcode::WRITE_FIRST => Body::Write(WritePart::First(read_reth(reader)?)),
         opcode::WRITE_MIDDLE => Body::Write(WritePart::Middle),
@@ -247,8 +247,8 @@ fn read_imm(reader: &mut Reader<'_>) -> Result<Imm, DropReason> {
     reader.take_u32().map(Imm)
 }
 
-fn read_invalidate(reader: &mut Reader<'_>) -> Result<SendTail, DropReason> {
-    reader.take_u32().map(Rkey).map(SendTail::Invalidate)
+fn read_invalidate(reader: &mut Reader<'_>) -> Result<SendExtra, DropReason> {
+    reader.take_u32().map(Rkey).map(SendExtra::Invalidate)
 }
 
 fn read_reth(reader: &mut Reader<'_>) -> Result<Reth, DropReason> {

@@ -7,7 +7,7 @@ use super::opcode;
 use super::packet::{AtomicEth, Body, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart};
 use super::{pad, Header};
 use crate::ids::{Imm, Rkey};
-use crate::wr::{AtomicOp, FlushKind, SendTail};
+use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
 impl Packet {
     /// Encodes the headers. After them the caller puts `payload_len` bytes of payload,
@@ -88,12 +88,12 @@ fn send_operation(part: &SendPart) -> u8 {
     match part {
         SendPart::First => opcode::SEND_FIRST,
         SendPart::Middle => opcode::SEND_MIDDLE,
-        SendPart::Last(SendTail::Plain) => opcode::SEND_LAST,
-        SendPart::Last(SendTail::Imm(_)) => opcode::SEND_LAST_IMM,
-        SendPart::Last(SendTail::Invalidate(_)) => opcode::SEND_LAST_INV,
-        SendPart::Only(SendTail::Plain) => opcode::SEND_ONLY,
-        SendPart::Only(SendTail::Imm(_)) => opcode::SEND_ONLY_IMM,
-        SendPart::Only(SendTail::Invalidate(_)) => opcode::SEND_ONLY_INV,
+        SendPart::Last(SendExtra::Plain) => opcode::SEND_LAST,
+        SendPart::Last(SendExtra::Imm(_)) => opcode::SEND_LAST_IMM,
+        SendPart::Last(SendExtra::Invalidate(_)) => opcode::SEND_LAST_INV,
+        SendPart::Only(SendExtra::Plain) => opcode::SEND_ONLY,
+        SendPart::Only(SendExtra::Imm(_)) => opcode::SEND_ONLY_IMM,
+        SendPart::Only(SendExtra::Invalidate(_)) => opcode::SEND_ONLY_INV,
     }
 }
 
@@ -128,7 +128,7 @@ fn put_service(header: &mut Header, service: &Service) {
 fn put_body(header: &mut Header, body: &Body) {
     match body {
         Body::Send(SendPart::First | SendPart::Middle) => {}
-        Body::Send(SendPart::Last(tail) | SendPart::Only(tail)) => put_tail(header, tail),
+        Body::Send(SendPart::Last(extra) | SendPart::Only(extra)) => put_extra(header, extra),
         Body::Write(part) => put_write(header, part),
         Body::ReadRequest(reth) | Body::AtomicWrite(reth) => put_reth(header, reth),
         Body::ReadResponse(ReadPart::Middle) => {}
@@ -147,10 +147,10 @@ fn put_body(header: &mut Header, body: &Body) {
     }
 }
 
-fn put_tail(header: &mut Header, tail: &SendTail) {
-    match tail {
-        SendTail::Plain => {}
-        SendTail::Imm(Imm(word)) | SendTail::Invalidate(Rkey(word)) => {
+fn put_extra(header: &mut Header, extra: &SendExtra) {
+    match extra {
+        SendExtra::Plain => {}
+        SendExtra::Imm(Imm(word)) | SendExtra::Invalidate(Rkey(word)) => {
             header.put(word.to_be_bytes());
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
-use crate::wr::{AtomicOp, FlushKind, SendTail};
+use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
 /// The fields of the base transport header that don't follow from the operation (IBTA 1.x §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +96,9 @@ pub enum SendPart {
     /// Neither first nor last.
     Middle,
     /// Last packet of several.
-    Last(SendTail),
+    Last(SendExtra),
     /// Only packet of the message.
-    Only(SendTail),
+    Only(SendExtra),
 }
 
 /// The place of a packet in an RDMA WRITE.

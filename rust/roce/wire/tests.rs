@@ -10,7 +10,7 @@ use super::packet::*;
 use super::*;
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
-use crate::wr::{AtomicOp, FlushKind, SendTail};
+use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
 /// Operation code, bytes of headers after the BTH (IBTA 1.x table 38), maximum payload.
 const OPERATIONS: [(u8, usize, usize); 25] = [
@@ -212,30 +212,30 @@ fn imm() -> impl Strategy<Value = Imm> {
     any::<u32>().prop_map(Imm)
 }
 
-fn tail() -> BoxedStrategy<SendTail> {
+fn extra() -> BoxedStrategy<SendExtra> {
     prop_oneof![
-        Just(SendTail::Plain),
-        imm().prop_map(SendTail::Imm),
-        any::<u32>().prop_map(|key| SendTail::Invalidate(Rkey(key))),
+        Just(SendExtra::Plain),
+        imm().prop_map(SendExtra::Imm),
+        any::<u32>().prop_map(|key| SendExtra::Invalidate(Rkey(key))),
     ]
     .boxed()
 }
 
 /// Generates a packet that UC allows.
 fn connected_body() -> BoxedStrategy<(Body, u32)> {
-    let plain_tail = prop_oneof![Just(SendTail::Plain), imm().prop_map(SendTail::Imm)];
+    let plain_extra = prop_oneof![Just(SendExtra::Plain), imm().prop_map(SendExtra::Imm)];
     let some = prop_oneof![
         Just(Body::Send(SendPart::First)),
         Just(Body::Send(SendPart::Middle)),
-        plain_tail
+        plain_extra
             .clone()
-            .prop_map(|tail| Body::Send(SendPart::Last(tail))),
+            .prop_map(|extra| Body::Send(SendPart::Last(extra))),
         reth().prop_map(|reth| Body::Write(WritePart::First(reth))),
         Just(Body::Write(WritePart::Middle)),
         proptest::option::of(imm()).prop_map(|imm| Body::Write(WritePart::Last(imm))),
     ];
     let any = prop_oneof![
-        plain_tail.prop_map(|tail| Body::Send(SendPart::Only(tail))),
+        plain_extra.prop_map(|extra| Body::Send(SendPart::Only(extra))),
         (reth(), proptest::option::of(imm()))
             .prop_map(|(reth, imm)| Body::Write(WritePart::Only(reth, imm))),
     ];
@@ -245,13 +245,13 @@ fn connected_body() -> BoxedStrategy<(Body, u32)> {
 /// Generates a packet that RC and XRC allow besides.
 fn reliable_body() -> BoxedStrategy<(Body, u32)> {
     let some = prop_oneof![
-        tail().prop_map(|tail| Body::Send(SendPart::Last(tail))),
+        extra().prop_map(|extra| Body::Send(SendPart::Last(extra))),
         aeth().prop_map(|aeth| Body::ReadResponse(ReadPart::First(aeth))),
         Just(Body::ReadResponse(ReadPart::Middle)),
         aeth().prop_map(|aeth| Body::ReadResponse(ReadPart::Last(aeth))),
     ];
     let any_length = prop_oneof![
-        tail().prop_map(|tail| Body::Send(SendPart::Only(tail))),
+        extra().prop_map(|extra| Body::Send(SendPart::Only(extra))),
         aeth().prop_map(|aeth| Body::ReadResponse(ReadPart::Only(aeth))),
     ];
     let op = prop_oneof![
@@ -308,8 +308,8 @@ fn xrc() -> BoxedStrategy<(Service, (Body, u32))> {
 }
 
 fn ud() -> BoxedStrategy<(Service, (Body, u32))> {
-    let body = prop_oneof![Just(SendTail::Plain), imm().prop_map(SendTail::Imm)]
-        .prop_map(|tail| Body::Send(SendPart::Only(tail)));
+    let body = prop_oneof![Just(SendExtra::Plain), imm().prop_map(SendExtra::Imm)]
+        .prop_map(|extra| Body::Send(SendPart::Only(extra)));
     (any::<(u32, u32)>(), body, 0..=MAX_PAYLOAD)
         .prop_map(|((qkey, src), body, length)| {
             let deth = Deth {

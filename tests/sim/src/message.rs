@@ -9,7 +9,7 @@ use roce::host::Fetch;
 use roce::mtu::Mtu;
 use roce::wc::{WcOpcode, WcStatus};
 use roce::wire::packet::{AtomicEth, Body, Reth, SendPart, WritePart};
-use roce::wr::{AtomicOp, LocalOp, SendOp, SendSlot, SendTail, SendWr};
+use roce::wr::{AtomicOp, LocalOp, SendExtra, SendOp, SendSlot, SendWr};
 
 /// A fault of a work request at its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl Message {
         };
         let last = index + 1 == self.packets;
         match self.wr.op {
-            SendOp::Send(tail) => (Body::Send(send_part(index, last, tail)), len),
+            SendOp::Send(extra) => (Body::Send(send_part(index, last, extra)), len),
             SendOp::Write(at, imm) => {
                 let part = match (index, last) {
                     (0, true) => WritePart::Only(reth(at), imm),
@@ -230,11 +230,11 @@ impl Message {
     }
 }
 
-fn send_part(index: u64, last: bool, tail: SendTail) -> SendPart {
+fn send_part(index: u64, last: bool, extra: SendExtra) -> SendPart {
     match (index, last) {
-        (0, true) => SendPart::Only(tail),
+        (0, true) => SendPart::Only(extra),
         (0, false) => SendPart::First,
         (_, false) => SendPart::Middle,
-        (_, true) => SendPart::Last(tail),
+        (_, true) => SendPart::Last(extra),
     }
 }

@@ -8,7 +8,7 @@ use roce::ids::Qpn;
 use roce::qp::{QpKind, QpState};
 use roce::wc::{RecvWc, WcOpcode, WcStatus};
 use roce::wire::packet::{Body, NakCode, Packet, Reth};
-use roce::wr::{SendOp, SendTail};
+use roce::wr::{SendExtra, SendOp};
 
 use crate::host::apply_atomic;
 use crate::memory::Memory;
@@ -131,7 +131,7 @@ impl Reference<'_> {
         let bytes = message.segment(segment, self.side.profile.mtu);
         let last = ext + 1 == message.end();
         let done = match message.wr.op {
-            SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
+            SendOp::Send(extra) => self.send(&message, extra, segment, bytes, effects),
             SendOp::Write(..) => self.write(&message, segment, bytes, effects),
             SendOp::Read(_) => self.read(&message, ext),
             _ => self.one_shot(&message, bytes, effects),
@@ -202,7 +202,7 @@ impl Reference<'_> {
     pub(crate) fn send(
         &mut self,
         message: &Message,
-        tail: SendTail,
+        extra: SendExtra,
         segment: u64,
         bytes: &[u8],
         effects: &mut Vec<Effect>,
@@ -236,7 +236,7 @@ impl Reference<'_> {
         if segment + 1 < message.packets {
             return Ok(());
         }
-        if let SendTail::Invalidate(rkey) = tail {
+        if let SendExtra::Invalidate(rkey) = extra {
             let live = |region: &crate::memory::Region| region.live && region.key == rkey.0;
             if !self.memory.regions.iter().any(live) {
                 self.done(&held, WcStatus::GeneralErr, message, effects);
@@ -297,10 +297,10 @@ impl Reference<'_> {
         };
         let mut wc = wc(held, status, opcode, message.wr.length, self.side.peer_qpn);
         wc.extra = match message.wr.op {
-            SendOp::Send(SendTail::Imm(imm)) | SendOp::Write(_, Some(imm)) => {
+            SendOp::Send(SendExtra::Imm(imm)) | SendOp::Write(_, Some(imm)) => {
                 roce::wc::RecvExtra::Imm(imm)
             }
-            SendOp::Send(SendTail::Invalidate(rkey)) => roce::wc::RecvExtra::Invalidated(rkey),
+            SendOp::Send(SendExtra::Invalidate(rkey)) => roce::wc::RecvExtra::Invalidated(rkey),
             _ => roce::wc::RecvExtra::None,
         };
         wc.solicited = message.solicits();

@@ -35,7 +35,7 @@ impl Reference<'_> {
         let segment = ext - message.first;
         let bytes = message.segment(segment, self.side.profile.mtu);
         let done = match message.wr.op {
-            SendOp::Send(tail) => self.send(&message, tail, segment, bytes, effects),
+            SendOp::Send(extra) => self.send(&message, extra, segment, bytes, effects),
             _ => self.write(&message, segment, bytes, effects),
         };
         let rx = &mut self.side.rx;

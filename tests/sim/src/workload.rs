@@ -4,7 +4,7 @@
 
 use roce::ids::{Imm, Lkey, Rkey, Srqn};
 use roce::wc::WcStatus;
-use roce::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendSlot, SendTail, SendWr};
+use roce::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendExtra, SendOp, SendSlot, SendWr};
 
 use crate::memory::{Grant, Memory, Region};
 use crate::message::{LocalFault, Message};
@@ -140,9 +140,9 @@ impl Workload<'_> {
     fn operation(&mut self, kind: Kind, length: u32) -> SendOp {
         let imm = Imm(self.rng.next() as u32);
         match kind {
-            Kind::Send => SendOp::Send(SendTail::Plain),
-            Kind::SendImm => SendOp::Send(SendTail::Imm(imm)),
-            Kind::SendInv => SendOp::Send(SendTail::Invalidate(self.remote_key())),
+            Kind::Send => SendOp::Send(SendExtra::Plain),
+            Kind::SendImm => SendOp::Send(SendExtra::Imm(imm)),
+            Kind::SendInv => SendOp::Send(SendExtra::Invalidate(self.remote_key())),
             Kind::Write => SendOp::Write(self.address(kind, length), None),
             Kind::WriteImm => SendOp::Write(self.address(kind, length), Some(imm)),
             Kind::Read => SendOp::Read(self.address(kind, length)),

@@ -16,7 +16,7 @@ fn request(psn: Psn, srqn: Srqn, body: Body, payload_len: u32) -> Packet {
 }
 
 fn send(psn: Psn, srqn: Srqn) -> Packet {
-    request(psn, srqn, Body::Send(SendPart::Only(SendTail::Plain)), 0)
+    request(psn, srqn, Body::Send(SendPart::Only(SendExtra::Plain)), 0)
 }
 
 fn syndrome(transmit: &crate::transmit::Transmit) -> Syndrome {
@@ -183,7 +183,7 @@ fn a_message_longer_than_its_receive_is_an_invalid_request() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     host.post_recv(8);
     host.payload = vec![0; 16];
-    let body = Body::Send(SendPart::Only(SendTail::Plain));
+    let body = Body::Send(SendPart::Only(SendExtra::Plain));
     qp.handle_packet(NOW, &request(FIRST, SRQN, body, 16), &mut host);
     assert_eq!(qp.state(), QpState::Err);
     assert_eq!(host.recv_wcs[0].status, WcStatus::LocLenErr);
@@ -243,7 +243,7 @@ fn a_message_stays_in_its_queue() {
     host.payload = vec![0; 1024];
     let first = request(FIRST, SRQN, Body::Send(SendPart::First), 1024);
     qp.handle_packet(NOW, &first, &mut host);
-    let last = Body::Send(SendPart::Last(SendTail::Plain));
+    let last = Body::Send(SendPart::Last(SendExtra::Plain));
     qp.handle_packet(
         NOW,
         &request(FIRST.next(), OTHER_SRQN, last, 1024),

@@ -140,7 +140,7 @@ fn a_failed_local_operation_waits_for_those_before_it() {
 #[test]
 fn operations_that_the_service_lacks_fail_at_once() {
     let bind = SendOp::Local(LocalOp::BindMw);
-    let invalidating = SendOp::Send(SendTail::Invalidate(Rkey(1)));
+    let invalidating = SendOp::Send(SendExtra::Invalidate(Rkey(1)));
     let dest = UdDest {
         qpn: Qpn::new(1),
         qkey: Qkey(1),

@@ -8,7 +8,7 @@ use super::*;
 fn sends_are_cut_at_the_mtu() {
     let parts = |length: usize| {
         let mut bench = Bench::new();
-        bench.post(SendOp::Send(SendTail::Imm(Imm(5))), length);
+        bench.post(SendOp::Send(SendExtra::Imm(Imm(5))), length);
         let sent = bench.poll();
         let expected: Vec<u32> = (0..sent.len() as u32).collect();
         let offset = |transmit: &Transmit| transmit.packet.bth.psn.ahead_of(FIRST);
@@ -20,16 +20,16 @@ fn sends_are_cut_at_the_mtu() {
             })
             .collect::<Vec<_>>()
     };
-    let tail = SendTail::Imm(Imm(5));
-    assert_eq!(parts(0), [(SendPart::Only(tail), 0)]);
-    assert_eq!(parts(1), [(SendPart::Only(tail), 1)]);
-    assert_eq!(parts(1024), [(SendPart::Only(tail), 1024)]);
-    let two = [(SendPart::First, 1024), (SendPart::Last(tail), 1)];
+    let extra = SendExtra::Imm(Imm(5));
+    assert_eq!(parts(0), [(SendPart::Only(extra), 0)]);
+    assert_eq!(parts(1), [(SendPart::Only(extra), 1)]);
+    assert_eq!(parts(1024), [(SendPart::Only(extra), 1024)]);
+    let two = [(SendPart::First, 1024), (SendPart::Last(extra), 1)];
     assert_eq!(parts(1025), two);
     let three = [
         (SendPart::First, 1024),
         (SendPart::Middle, 1024),
-        (SendPart::Last(tail), 1024),
+        (SendPart::Last(extra), 1024),
     ];
     assert_eq!(parts(3072), three);
 }

@@ -196,7 +196,7 @@ fn operations_not_enabled() {
 
 #[test]
 fn keys_that_can_not_be_invalidated() {
-    let body = Body::Send(SendPart::Only(SendTail::Invalidate(Rkey(1))));
+    let body = Body::Send(SendPart::Only(SendExtra::Invalidate(Rkey(1))));
     refused_in_receive(&[(body, 8)], NakCode::RemoteAccess, WcStatus::LocAccessErr);
 }
 

@@ -23,7 +23,7 @@ use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{
     Body, Bth, NakCode, Packet, ReadPart, Reth, SendPart, Service, Syndrome, WritePart,
 };
-use crate::wr::{RecvSlot, SendTail};
+use crate::wr::{RecvSlot, SendExtra};
 use host::{Act, TestHost, BASE, RKEY};
 
 const MTU: u32 = 1024;
@@ -253,11 +253,11 @@ fn write_only(offset: u64, length: u32) -> Body {
 }
 
 fn send_only() -> Body {
-    Body::Send(SendPart::Only(SendTail::Plain))
+    Body::Send(SendPart::Only(SendExtra::Plain))
 }
 
 fn send_last() -> Body {
-    Body::Send(SendPart::Last(SendTail::Plain))
+    Body::Send(SendPart::Last(SendExtra::Plain))
 }
 
 const SEND_FIRST: Body = Body::Send(SendPart::First);

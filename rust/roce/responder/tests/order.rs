@@ -218,7 +218,7 @@ fn a_lost_packet_changes_nothing() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.host.post_recv(1, 8);
     bench.host.fault = Some(AccessFault::Retry);
-    let invalidate = Body::Send(SendPart::Only(SendTail::Invalidate(RKEY)));
+    let invalidate = Body::Send(SendPart::Only(SendExtra::Invalidate(RKEY)));
     for body in [write_only(0, 8), invalidate] {
         bench.pass_at(Psn::new(10), body, 8);
     }

@@ -41,15 +41,15 @@ fn an_empty_send_touches_no_buffer() {
 }
 
 #[test]
-fn tails_are_reported() {
+fn immediates_and_invalidations_are_reported() {
     let mut bench = Bench::new(QpKind::Rc);
-    for (name, tail, extra) in [
-        (1, SendTail::Plain, RecvExtra::None),
-        (2, SendTail::Imm(Imm(9)), RecvExtra::Imm(Imm(9))),
-        (3, SendTail::Invalidate(RKEY), RecvExtra::Invalidated(RKEY)),
+    for (name, sent, extra) in [
+        (1, SendExtra::Plain, RecvExtra::None),
+        (2, SendExtra::Imm(Imm(9)), RecvExtra::Imm(Imm(9))),
+        (3, SendExtra::Invalidate(RKEY), RecvExtra::Invalidated(RKEY)),
     ] {
         bench.host.post_recv(name, 10);
-        let mut packet = bench.packet(Body::Send(SendPart::Only(tail)), 10);
+        let mut packet = bench.packet(Body::Send(SendPart::Only(sent)), 10);
         packet.bth.solicited = true;
         bench.psn = bench.psn.next();
         assert_eq!(bench.hand_in(&packet), Outcome::Executed);
@@ -61,7 +61,7 @@ fn tails_are_reported() {
         };
         assert_eq!(log.last(), Some(&Act::RecvWc(wc)));
         let invalidated = log.contains(&Act::Invalidate(RKEY));
-        assert_eq!(invalidated, matches!(tail, SendTail::Invalidate(_)));
+        assert_eq!(invalidated, matches!(sent, SendExtra::Invalidate(_)));
     }
 }
 

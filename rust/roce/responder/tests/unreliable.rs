@@ -160,13 +160,13 @@ fn a_write_with_immediate_completes() {
 const QKEY: Qkey = Qkey(0x11_2233);
 
 /// Passes a datagram that doesn't break the QP to the responder.
-fn datagram(bench: &mut Bench, qkey: Qkey, tail: SendTail, len: u32) {
-    let outcome = try_datagram(bench, qkey, tail, len);
+fn datagram(bench: &mut Bench, qkey: Qkey, extra: SendExtra, len: u32) {
+    let outcome = try_datagram(bench, qkey, extra, len);
     assert_eq!(outcome, Outcome::Continue);
 }
 
-fn try_datagram(bench: &mut Bench, qkey: Qkey, tail: SendTail, len: u32) -> Outcome {
-    let mut packet = bench.packet(Body::Send(SendPart::Only(tail)), len);
+fn try_datagram(bench: &mut Bench, qkey: Qkey, extra: SendExtra, len: u32) -> Outcome {
+    let mut packet = bench.packet(Body::Send(SendPart::Only(extra)), len);
     let src = Qpn::new(0x99);
     packet.service = Service::Ud(Deth { qkey, src });
     bench.context.settings.qkey = QKEY;
@@ -178,8 +178,8 @@ fn a_datagram_comes_with_room_for_its_grh() {
     let mut bench = Bench::new(QpKind::Ud);
     bench.host.post_recv(1, 60);
     bench.host.post_recv(2, 40);
-    datagram(&mut bench, QKEY, SendTail::Imm(Imm(6)), 20);
-    datagram(&mut bench, QKEY, SendTail::Plain, 0);
+    datagram(&mut bench, QKEY, SendExtra::Imm(Imm(6)), 20);
+    datagram(&mut bench, QKEY, SendExtra::Plain, 0);
     let wc = RecvWc {
         src_qp: Qpn::new(0x99),
         grh: true,
@@ -209,11 +209,11 @@ fn a_datagram_comes_with_room_for_its_grh() {
 #[test]
 fn datagrams_that_can_not_be_received_are_dropped() {
     let mut bench = Bench::new(QpKind::Ud);
-    datagram(&mut bench, QKEY, SendTail::Plain, 0);
+    datagram(&mut bench, QKEY, SendExtra::Plain, 0);
     bench.host.post_recv(1, 60);
-    datagram(&mut bench, Qkey(QKEY.0 ^ 1), SendTail::Plain, 0);
-    datagram(&mut bench, QKEY, SendTail::Plain, 21);
-    datagram(&mut bench, QKEY, SendTail::Invalidate(RKEY), 0);
+    datagram(&mut bench, Qkey(QKEY.0 ^ 1), SendExtra::Plain, 0);
+    datagram(&mut bench, QKEY, SendExtra::Plain, 21);
+    datagram(&mut bench, QKEY, SendExtra::Invalidate(RKEY), 0);
     let connected = bench.packet(send_only(), 0);
     assert_eq!(bench.hand_in(&connected), Outcome::Continue);
     assert_eq!(
@@ -227,7 +227,7 @@ fn datagrams_that_can_not_be_received_are_dropped() {
         ]
     );
     assert!(bench.host.take_log().is_empty());
-    datagram(&mut bench, QKEY, SendTail::Plain, 20);
+    datagram(&mut bench, QKEY, SendExtra::Plain, 20);
     assert_eq!(bench.recv_wcs().len(), 1);
 }
 
@@ -237,7 +237,7 @@ fn a_bad_local_key_breaks_a_datagram_qp() {
     bench.host.post_recv(1, 60);
     bench.host.local_fault = Some(WcStatus::LocProtErr);
     assert_eq!(
-        try_datagram(&mut bench, QKEY, SendTail::Plain, 0),
+        try_datagram(&mut bench, QKEY, SendExtra::Plain, 0),
         Outcome::Fatal
     );
     assert_eq!(bench.recv_wcs(), [recv_wc(1, WcStatus::LocProtErr, 0)]);
@@ -247,8 +247,8 @@ fn a_bad_local_key_breaks_a_datagram_qp() {
 fn the_gsi_has_its_own_queue_key() {
     let mut bench = Bench::new(QpKind::Gsi);
     bench.host.post_recv(1, 296);
-    datagram(&mut bench, QKEY, SendTail::Plain, 256);
+    datagram(&mut bench, QKEY, SendExtra::Plain, 256);
     assert!(bench.recv_wcs().is_empty());
-    datagram(&mut bench, Qkey(0x8001_0000), SendTail::Plain, 256);
+    datagram(&mut bench, Qkey(0x8001_0000), SendExtra::Plain, 256);
     assert_eq!(bench.recv_wcs().len(), 1);
 }

@@ -9,7 +9,7 @@ use roce::transmit::{Source, Transmit};
 use roce::wc::{RecvExtra, RecvWc, SendWc, WcOpcode, WcStatus};
 use roce::wire::grh::GRH_LEN;
 use roce::wire::packet::{Body, SendPart, Service};
-use roce::wr::{SendOp, SendTail};
+use roce::wr::{SendExtra, SendOp};
 
 use super::host::GRH;
 use super::swarm::{GSI_QKEY, MAD_LEN};
@@ -44,11 +44,11 @@ pub(super) fn request(side: &mut Side, transmit: &Transmit) -> Result<usize, Str
     };
     let own = dest.qkey.0 >> 31 != 0;
     let qkey = if own { side.qkey } else { dest.qkey.0 };
-    let tail = imm.map_or(SendTail::Plain, SendTail::Imm);
+    let extra = imm.map_or(SendExtra::Plain, SendExtra::Imm);
     let Service::Ud(deth) = packet.service else {
         return Err(format!("a datagram of {:?}", packet.service));
     };
-    let right = packet.body == Body::Send(SendPart::Only(tail))
+    let right = packet.body == Body::Send(SendPart::Only(extra))
         && (deth.qkey.0, deth.src.get()) == (qkey, side.qpn)
         && packet.bth.dest == dest.qpn
         && packet.bth.psn == side.psn

@@ -6,7 +6,7 @@ use roce::ids::{Imm, Qkey, Qpn, Rkey};
 use roce::qp::QpKind;
 use roce::wc::WcStatus;
 use roce::wire::grh::GRH_LEN;
-use roce::wr::{RemoteAddr, SendOp, SendSlot, SendTail, SendWr, UdDest};
+use roce::wr::{RemoteAddr, SendExtra, SendOp, SendSlot, SendWr, UdDest};
 
 use super::swarm::{Swarm, MAD_LEN};
 use super::End;
@@ -38,7 +38,7 @@ pub(super) fn message(
         match rng.below(4) {
             0 => fault = LocalFault::Malformed(WcStatus::LocQpOpErr),
             1 => op = SendOp::Write(nowhere, None),
-            2 => op = SendOp::Send(SendTail::Plain),
+            2 => op = SendOp::Send(SendExtra::Plain),
             _ => fault = LocalFault::Late,
         }
     }

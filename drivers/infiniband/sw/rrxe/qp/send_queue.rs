@@ -13,7 +13,7 @@ use roce::{
     host::{Fetch, LocalAccess, ScatterFault},
     qp::QpKind,
     wc::WcStatus,
-    wr::{SendOp, SendSlot, SendTail, SendWr},
+    wr::{SendExtra, SendOp, SendSlot, SendWr},
 };
 
 use crate::{
@@ -179,7 +179,7 @@ impl SendQueue {
         let length = self.copy_sges(slot, &raw, &header);
         // The engine needs a well-formed work request even for a malformed WQE, which completes
         // with its `wr_id`.
-        let op = header.op.unwrap_or(SendOp::Send(SendTail::Plain));
+        let op = header.op.unwrap_or(SendOp::Send(SendExtra::Plain));
         let wr = SendWr {
             slot: SendSlot(slot),
             wr_id: header.wr_id,

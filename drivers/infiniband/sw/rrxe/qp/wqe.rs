@@ -17,7 +17,7 @@ use roce::{
     ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn},
     wc::WcStatus,
     wire::MAX_MESSAGE,
-    wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendOp, SendTail, UdDest},
+    wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendExtra, SendOp, UdDest},
 };
 
 use crate::{memory::mw::Bind, qp::peer::Destination};
@@ -147,8 +147,8 @@ fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
     Ok(match u32_at(raw, send_wqe::OPCODE) {
         opcode::RDMA_WRITE => SendOp::Write(rdma, None),
         opcode::RDMA_WRITE_WITH_IMM => SendOp::Write(rdma, Some(imm)),
-        opcode::SEND => SendOp::Send(SendTail::Plain),
-        opcode::SEND_WITH_IMM => SendOp::Send(SendTail::Imm(imm)),
+        opcode::SEND => SendOp::Send(SendExtra::Plain),
+        opcode::SEND_WITH_IMM => SendOp::Send(SendExtra::Imm(imm)),
         opcode::RDMA_READ => SendOp::Read(rdma),
         opcode::COMPARE_SWAP => SendOp::Atomic(
             atomic,
@@ -165,7 +165,7 @@ fn send_op(raw: &[u8; SEND_HEADER], owner: Owner) -> Result<SendOp, WcStatus> {
         ),
         opcode::LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Lkey(invalidate))),
         opcode::BIND_MW => SendOp::Local(LocalOp::BindMw),
-        opcode::SEND_WITH_INV => SendOp::Send(SendTail::Invalidate(Rkey(invalidate))),
+        opcode::SEND_WITH_INV => SendOp::Send(SendExtra::Invalidate(Rkey(invalidate))),
         opcode::FLUSH => flush_op(raw),
         opcode::ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
         kernel_opcode::REG_MR if owner == Owner::Kernel => SendOp::Local(LocalOp::RegMr),
