@@ -12,7 +12,7 @@ use crate::{
     device::{attr::DeviceChange, of, DeviceObject},
     provider::Provider,
     support::error::unsupported,
-    verbs::udata::{no_payload, UserCall},
+    verbs::udata::{require_zero_udata, UserCall},
 };
 
 /// `IB_FW_VERSION_NAME_MAX` of `include/rdma/ib_verbs.h`.
@@ -26,16 +26,16 @@ const FIRMWARE_MAX: usize = 32;
 pub(crate) unsafe extern "C" fn query<P: Provider>(
     device: *mut bindings::ib_device,
     attr: *mut bindings::ib_device_attr,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { require_zero_udata(udata) }?;
         // SAFETY: The device is alive while ib_core calls its operations.
         let attributes = P::query_device(unsafe { of::<P>(device) });
-        // SAFETY: `payload` is null or valid during the call, and lies in the attributes of a call
+        // SAFETY: `udata` is null or valid during the call, and lies in the attributes of a call
         // in a process's context of `P`.
-        let call = unsafe { UserCall::<P>::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::from_raw(udata) };
         let shows_memory = call.is_some_and(|call| call.has_device_memory());
         // SAFETY: ib_core passes zeroed memory for the attributes.
         attributes.write(unsafe { &mut *attr }, shows_memory);

@@ -63,11 +63,11 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
 pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are valid during the call.
-        let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
+        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
         udata.refuse_request()?;
         // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
         // `P`.

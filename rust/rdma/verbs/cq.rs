@@ -118,10 +118,10 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's bundle is valid during the call.
-        let payload = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
+        let udata = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
         // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
         // call.
-        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
+        let call = unsafe { UserCall::<P>::from_raw(udata) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: ib_core passes valid arguments of a creation, on a device of `P`.
@@ -239,12 +239,12 @@ fn respond<P: Provider>(
 pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
     base: *mut bindings::ib_cq,
     capacity: c_uint,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
         // call.
-        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
+        let call = unsafe { UserCall::<P>::from_raw(udata) }.ok_or(EINVAL)?;
         call.udata.refuse_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: The CQ is alive while ib_core calls its operations.

@@ -360,11 +360,11 @@ pub(crate) unsafe extern "C" fn rereg<P: Provider>(
     iova: u64,
     access: c_int,
     pd: *mut bindings::ib_pd,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
     let change = || {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { udata::no_payload(payload) }?;
+        unsafe { udata::require_zero_udata(udata) }?;
         let is_set = |flag| flags as u32 & flag != 0;
         let change = MrChange {
             pd: is_set(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)

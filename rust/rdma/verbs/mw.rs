@@ -7,7 +7,7 @@ use kernel::{error::from_result, ffi::c_int, prelude::*};
 use crate::{
     bindings, device,
     provider::Provider,
-    verbs::{object::Object, udata::no_payload},
+    verbs::{object::Object, udata::require_zero_udata},
 };
 
 /// The type of a memory window (IBTA 1.x §10.6.7.2; `enum ib_mw_type`).
@@ -27,11 +27,11 @@ pub enum MwKind {
 /// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     mw: *mut bindings::ib_mw,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { require_zero_udata(udata) }?;
         // SAFETY: During the creation no other code accesses the object.
         let c_part = unsafe { &mut *mw };
         let kind = match c_part.type_ {

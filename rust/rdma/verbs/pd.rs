@@ -10,7 +10,7 @@ use crate::{
     provider::Provider,
     verbs::{
         object::Object,
-        udata::{no_payload, UserCall},
+        udata::{require_zero_udata, UserCall},
     },
 };
 
@@ -21,15 +21,15 @@ use crate::{
 /// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     pd: *mut bindings::ib_pd,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { require_zero_udata(udata) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { of::<P>((*pd).device) };
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
+        let call = unsafe { UserCall::<P>::of_creation(udata) }?;
         let inner = P::alloc_pd(device, call.as_ref().map(UserCall::context))?;
         // SAFETY: This is the creation operation, and the object has the size that the table of
         // operations (`ops::table`) states.

@@ -132,11 +132,11 @@ pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_srq) -> Option<
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     base: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
+        let call = unsafe { UserCall::<P>::of_creation(udata) }?;
         if let Some(call) = &call {
             call.udata.refuse_request()?;
             call.udata.require_response(SrqReply::SIZE)?;
@@ -202,13 +202,13 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     base: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,
     mask: bindings::ib_srq_attr_mask,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     const MAX_WR: u32 = bindings::ib_srq_attr_mask_IB_SRQ_MAX_WR;
     const LIMIT: u32 = bindings::ib_srq_attr_mask_IB_SRQ_LIMIT;
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::from_raw(payload) };
+        let call = unsafe { UserCall::<P>::from_raw(udata) };
         let change = match &call {
             None => None,
             Some(call) => {

@@ -75,11 +75,11 @@ pub(crate) unsafe fn of<'a, P: Provider>(
 /// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     context: *mut bindings::ib_ucontext,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are valid during the call.
-        let udata = unsafe { Udata::from_raw(payload) }.ok_or(EINVAL)?;
+        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
         let requested = features::requested(&udata)?;
         let valid = NonNull::new(context).ok_or(EINVAL)?;
         // SAFETY: `context` is valid until this creation has failed or `dealloc` has returned. Both

@@ -125,7 +125,7 @@ impl Udata<'_> {
 /// # Safety
 ///
 /// `raw` must be null or valid.
-pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
+pub(crate) unsafe fn require_zero_udata(raw: *mut bindings::ib_udata) -> Result {
     // SAFETY: The caller guarantees that `raw` is null or valid (see `# Safety`).
     if let Some(udata) = unsafe { Udata::from_raw(raw) } {
         udata.refuse_request()?;
@@ -146,7 +146,7 @@ pub(crate) unsafe fn no_payload(raw: *mut bindings::ib_udata) -> Result {
 /// # Safety
 ///
 /// `raw` must be null or valid.
-pub(crate) unsafe fn refuse_payload(raw: *mut bindings::ib_udata) -> Result {
+pub(crate) unsafe fn require_no_udata(raw: *mut bindings::ib_udata) -> Result {
     // SAFETY: The caller guarantees that `raw` is null or valid (see `# Safety`).
     match unsafe { Udata::from_raw(raw) } {
         Some(udata) if (udata.request_len(), udata.response_len()) != (0, 0) => Err(EOPNOTSUPP),

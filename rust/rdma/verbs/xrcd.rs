@@ -10,7 +10,7 @@ use crate::{
     provider::Provider,
     verbs::{
         object::Object,
-        udata::{refuse_payload, UserCall},
+        udata::{require_no_udata, UserCall},
     },
 };
 
@@ -43,22 +43,22 @@ pub(crate) unsafe fn of<'a, P: Provider>(base: *mut bindings::ib_xrcd) -> Option
 /// Must be called only by ib_core, on a device of `P`.
 pub(crate) unsafe extern "C" fn alloc<P: Provider>(
     base: *mut bindings::ib_xrcd,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // uverbs holds the lock of all XRC domains of the device during this call
         // (`ib_uverbs_open_xrcd()`, uverbs_cmd.c). It takes the same lock when a process ends. So
-        // the payload is refused without a read of the process's memory, which may sleep for any
+        // the udata is refused without a read of the process's memory, which may sleep for any
         // time.
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { refuse_payload(payload) }?;
+        unsafe { require_no_udata(udata) }?;
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*base).device) };
         // SAFETY: ib_core sets the inode before it calls, to null for a domain that is not shared.
         let shared = unsafe { !(*base).inode.is_null() };
         // Only processes create XRC domains.
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::from_raw(payload) }.ok_or(EINVAL)?;
+        let call = unsafe { UserCall::<P>::from_raw(udata) }.ok_or(EINVAL)?;
         let inner = P::alloc_xrcd(device, call.context(), shared)?;
         // SAFETY: This is the creation operation, and the object has the size that the table of
         // operations (`ops::table`) states.

@@ -14,7 +14,7 @@ use super::super::qp;
 use crate::{
     bindings,
     provider::Provider,
-    verbs::{flow, udata::no_payload},
+    verbs::{flow, udata::require_zero_udata},
 };
 
 /// A C flow, and behind it a reference to the driver's rule.
@@ -32,11 +32,11 @@ struct Flow<T> {
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     base: *mut bindings::ib_qp,
     attr: *mut bindings::ib_flow_attr,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_flow {
     let create = || {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { no_payload(payload) }?;
+        unsafe { require_zero_udata(udata) }?;
         // SAFETY: ib_core passes valid attributes, and their specifications behind them.
         let rule = unsafe { flow::read(attr) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.

@@ -142,10 +142,10 @@ pub(crate) unsafe extern "C" fn user<P: Provider>(
     iova: u64,
     access: c_int,
     hints: *mut bindings::ib_dmah,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
     // SAFETY: ib_core's buffers are null or valid during the call.
-    if let Err(error) = unsafe { udata::no_payload(payload) } {
+    if let Err(error) = unsafe { udata::require_zero_udata(udata) } {
         return error.to_ptr();
     }
     // SAFETY: `pd` is valid during the call, and so is its device. `Unregistered::new` created the

@@ -26,7 +26,7 @@ use crate::{
         object::{Object, WithUpcall},
         qp::{QpCreated, QpInit, QpQuery},
         srq,
-        udata::{refuse_payload, UserCall},
+        udata::{require_no_udata, UserCall},
         upcall::{QpUpcall, Upcall},
         xrcd,
     },
@@ -64,11 +64,11 @@ pub(crate) unsafe fn of<'a, P: Provider>(qp: *mut bindings::ib_qp) -> &'a Arc<P:
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     qp: *mut bindings::ib_qp,
     init: *mut bindings::ib_qp_init_attr,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: ib_core's buffers are null or valid during the call.
-        let call = unsafe { UserCall::<P>::of_creation(payload) }?;
+        let call = unsafe { UserCall::<P>::of_creation(udata) }?;
         if let Some(call) = &call {
             call.udata.refuse_request()?;
             call.udata.require_response(2 * RingReply::SIZE)?;
@@ -198,21 +198,21 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
     mask: c_int,
-    payload: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // For a bonded network device ib_core holds a count of a bond's port during this call, and
         // the port's removal waits for it (`_ib_modify_qp()`, verbs.c). So the operation refuses a
-        // payload without a read of the process's memory, which may sleep for any time.
+        // udata without a read of the process's memory, which may sleep for any time.
         // SAFETY: ib_core's buffers are null or valid during the call.
-        unsafe { refuse_payload(payload) }?;
+        unsafe { require_no_udata(udata) }?;
         // SAFETY: ib_core passes valid attributes.
         let attr = unsafe { &mut *attr };
         // SAFETY: The attributes are those of this operation, and the call is running.
         let change = unsafe { attributes::read(attr, mask as u32) }?;
         // SAFETY: The QP is alive while ib_core calls its operations.
         P::modify_qp(unsafe { of::<P>(qp) }, &change)?;
-        if !payload.is_null() {
+        if !udata.is_null() {
             // ib_core holds no lock while it replaces the reference to a GID in
             // `ib_qp.av_sgid_attr`, so two threads of a process would drop the same reference
             // (`rdma_update_sgid_attr()`, drivers/infiniband/core/verbs.c). Without the flag
