@@ -292,7 +292,7 @@ fn cm_queue_probe(
     let stand_in = match device.link.is_of_host() {
         true => {
             let number = device.cm_queue.take(packet.endpoints.destination);
-            number.map(StandIn::Check).ok_or(Counter::DropRate)?
+            number.map(StandIn::QueueProbe).ok_or(Counter::DropRate)?
         }
         false => take_request(device, packet.endpoints.source)?,
     };
@@ -313,7 +313,7 @@ fn probe_behind(
     let Some(probe) = probe::behind(packet, &device.link) else {
         match stand_in {
             StandIn::Probe(number) => device.link.context().cm_budget.give_back(number),
-            StandIn::Check(number) => device.cm_queue.give_back(number),
+            StandIn::QueueProbe(number) => device.cm_queue.give_back(number),
             StandIn::Sender(_) => {}
         }
         return Err(Counter::DropRate);
@@ -328,7 +328,7 @@ fn probe_behind(
 pub(crate) fn take_probe_response(device: &Device, av: &Av) -> bool {
     match StandIn::of_response(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),
-        Some(StandIn::Check(number)) => device.cm_queue.end(number),
+        Some(StandIn::QueueProbe(number)) => device.cm_queue.end(number),
         Some(StandIn::Sender(_)) | None => return false,
     }
     true

@@ -259,7 +259,7 @@ impl Link {
     /// # Errors
     ///
     /// Those of [`PostedAv::resolve`]; `EINVAL` if the source address is in another namespace.
-    pub(crate) fn source(&self, posted: &PostedAv) -> Result<Av> {
+    pub(crate) fn resolve_av(&self, posted: &PostedAv) -> Result<Av> {
         let av = posted.resolve(&self.device)?;
         self.has_source(&av).then_some(av).ok_or(EINVAL)
     }

@@ -26,8 +26,8 @@ const REMEMBERED: u32 = 8_192;
 const SENDER_SL: u8 = 16;
 /// Service level of [`StandIn::Probe`].
 const PROBE_SL: u8 = 17;
-/// Service level of [`StandIn::Check`].
-const CHECK_SL: u8 = 18;
+/// Service level of [`StandIn::QueueProbe`].
+const QUEUE_PROBE_SL: u8 = 18;
 /// Explicit congestion notification bits of a traffic class, which concern a single packet (RFC
 /// 3168 §5).
 const ECN: u8 = 0b11;
@@ -42,7 +42,7 @@ pub(crate) enum StandIn {
     /// (`cm_budget.rs`). rrxe itself made the probe.
     Probe(u32),
     /// Stand-in for the sender of a probe that measures ib_cm's queue (`cm_queue.rs`).
-    Check(u32),
+    QueueProbe(u32),
 }
 
 impl StandIn {
@@ -52,7 +52,7 @@ impl StandIn {
         let kind = match av.sl {
             SENDER_SL => Self::Sender,
             PROBE_SL => Self::Probe,
-            CHECK_SL => Self::Check,
+            QUEUE_PROBE_SL => Self::QueueProbe,
             _ => return None,
         };
         (av.sgid == av.dgid).then(|| kind(av.flow_label))
@@ -69,7 +69,7 @@ impl StandIn {
     /// Returns the header `grh` of a MAD with the stand-in in place of the sender.
     pub(crate) fn replace_in(self, grh: [u8; GRH_LEN as usize]) -> [u8; GRH_LEN as usize] {
         match self {
-            Self::Sender(number) | Self::Probe(number) | Self::Check(number) => {
+            Self::Sender(number) | Self::Probe(number) | Self::QueueProbe(number) => {
                 with_stand_in(grh, number)
             }
         }
@@ -80,7 +80,7 @@ impl StandIn {
         match self {
             Self::Sender(_) => SENDER_SL,
             Self::Probe(_) => PROBE_SL,
-            Self::Check(_) => CHECK_SL,
+            Self::QueueProbe(_) => QUEUE_PROBE_SL,
         }
     }
 }
@@ -188,7 +188,8 @@ mod tests {
     }
 
     fn response_to(stand_in: StandIn) -> Av {
-        let (StandIn::Sender(number) | StandIn::Probe(number) | StandIn::Check(number)) = stand_in;
+        let (StandIn::Sender(number) | StandIn::Probe(number) | StandIn::QueueProbe(number)) =
+            stand_in;
         Av {
             dgid: Gid([1; 16]),
             sgid: Gid([1; 16]),
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn only_a_work_item_responds_to_a_probe() {
         // KUnit cases run in a thread, not in a work item.
-        for probe in [StandIn::Probe(0), StandIn::Check(0)] {
+        for probe in [StandIn::Probe(0), StandIn::QueueProbe(0)] {
             let response = response_to(probe);
             assert_eq!(StandIn::of(&response), Some(probe));
             assert_eq!(StandIn::of_response(&response), None);

@@ -312,7 +312,7 @@ impl Payer {
     /// # Errors
     ///
     /// `ENOMEM` if the limits don't allow one more such CQ.
-    pub(crate) fn claim_events(&self) -> Result<PayerClaim> {
+    pub(crate) fn claim_unread_events(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.cqs_with_events)
     }
 
@@ -321,7 +321,7 @@ impl Payer {
     /// # Errors
     ///
     /// `ENOMEM` if the limits don't allow one more such object.
-    pub(crate) fn claim_async_events(&self) -> Result<PayerClaim> {
+    pub(crate) fn claim_unread_async_events(&self) -> Result<PayerClaim> {
         self.claim(1, |account| &account.objects_with_events)
     }
 

@@ -10,9 +10,9 @@ use kernel::{
 use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
 /// Memory for one waiter's list entry, allocated in a context that may sleep.
-pub(crate) struct Seat<T>(RBTreeNodeReservation<u64, T>);
+pub(crate) struct WaiterEntry<T>(RBTreeNodeReservation<u64, T>);
 
-impl<T> Seat<T> {
+impl<T> WaiterEntry<T> {
     /// Allocates the memory. Process context.
     ///
     /// # Errors
@@ -54,30 +54,30 @@ impl<T: Clone + Unpin> Semaphore<T> {
         pin_init!(Self { state <- new_bh_spinlock!(state, "rrxe_semaphore") })
     }
 
-    /// Takes one unit for `waiter` and returns the seat.
+    /// Takes one unit for `waiter` and returns the entry.
     ///
     /// # Errors
     ///
     /// The number of the waiter if no unit is free. The waiter is then in the list, and the list
-    /// holds the seat.
-    pub(crate) fn down(&self, seat: Seat<T>, waiter: &T) -> Result<Seat<T>, u64> {
+    /// holds the entry.
+    pub(crate) fn down(&self, entry: WaiterEntry<T>, waiter: &T) -> Result<WaiterEntry<T>, u64> {
         let mut state = self.state.lock();
         if let Some(free) = state.free.checked_sub(1) {
             state.free = free;
-            return Ok(seat);
+            return Ok(entry);
         }
         let number = state.next;
         state.next = number.wrapping_add(1);
         // No other waiter has this number.
         let _ = state
             .waiters
-            .insert(seat.0.into_node(number, waiter.clone()));
+            .insert(entry.0.into_node(number, waiter.clone()));
         Err(number)
     }
 
     /// Gives one unit back. If there are waiters, the unit passes to the first one, which is
-    /// returned with its seat.
-    pub(crate) fn up(&self) -> Option<(Seat<T>, T)> {
+    /// returned with its entry.
+    pub(crate) fn up(&self) -> Option<(WaiterEntry<T>, T)> {
         let mut state = self.state.lock();
         let Some(cursor) = state.waiters.cursor_front_mut() else {
             state.free = state.free.saturating_add(1);
@@ -85,15 +85,15 @@ impl<T: Clone + Unpin> Semaphore<T> {
         };
         let waiter = cursor.current().1.clone();
         let (_, node) = cursor.remove_current();
-        Some((Seat(node.into_reservation()), waiter))
+        Some((WaiterEntry(node.into_reservation()), waiter))
     }
 
-    /// Takes a waiter off the list and returns its seat. Returns `None` if the waiter was given a
+    /// Takes a waiter off the list and returns its entry. Returns `None` if the waiter was given a
     /// unit meanwhile.
-    pub(crate) fn cancel(&self, number: u64) -> Option<Seat<T>> {
+    pub(crate) fn cancel(&self, number: u64) -> Option<WaiterEntry<T>> {
         let node = self.state.lock().waiters.remove_node(&number)?;
         // The lock is dropped before the waiter, whose destructor may run here.
-        Some(Seat(node.into_reservation()))
+        Some(WaiterEntry(node.into_reservation()))
     }
 }
 
@@ -104,11 +104,14 @@ mod tests {
     #[test]
     fn serves_waiters_in_order() -> Result {
         let semaphore = KBox::pin_init(Semaphore::new(2), GFP_KERNEL)?;
-        assert!(semaphore.down(Seat::new()?, &1).is_ok());
-        assert!(semaphore.down(Seat::new()?, &2).is_ok());
+        assert!(semaphore.down(WaiterEntry::new()?, &1).is_ok());
+        assert!(semaphore.down(WaiterEntry::new()?, &2).is_ok());
         let mut numbers = [0; 3];
         for (number, waiter) in numbers.iter_mut().zip([3, 4, 5]) {
-            *number = semaphore.down(Seat::new()?, &waiter).err().ok_or(EINVAL)?;
+            *number = semaphore
+                .down(WaiterEntry::new()?, &waiter)
+                .err()
+                .ok_or(EINVAL)?;
         }
         let [third, fourth, _] = numbers;
         assert!(semaphore.cancel(fourth).is_some());
@@ -117,8 +120,8 @@ mod tests {
         assert!(semaphore.cancel(third).is_none());
         assert!(semaphore.up().is_some_and(|(_, waiter)| waiter == 5));
         assert!(semaphore.up().is_none());
-        assert!(semaphore.down(Seat::new()?, &6).is_ok());
-        assert!(semaphore.down(Seat::new()?, &7).is_err());
+        assert!(semaphore.down(WaiterEntry::new()?, &6).is_ok());
+        assert!(semaphore.down(WaiterEntry::new()?, &7).is_err());
         Ok(())
     }
 }

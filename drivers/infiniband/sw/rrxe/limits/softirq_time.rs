@@ -137,7 +137,7 @@ impl SoftirqTime {
 
     /// Works as [`Self::spend`], for a copy of a multicast packet. Also runs `f` if the debt is too
     /// large, but `bucket` grants a copy.
-    pub(crate) fn spend_of(&self, bucket: CopyBucket, f: impl FnOnce()) -> bool {
+    pub(crate) fn spend_on_copy(&self, bucket: CopyBucket, f: impl FnOnce()) -> bool {
         self.spend_or(|account, now| account.grant(bucket, now), f)
     }
 
@@ -313,7 +313,7 @@ mod tests {
         }
         let (mut copies, mut runs) = (0, 0);
         for _ in 0..BUCKET_SIZE {
-            assert!(time.spend_of(CopyBucket(3), || copies += 1));
+            assert!(time.spend_on_copy(CopyBucket(3), || copies += 1));
             for account in &time.accounts {
                 account.paid.store(i64::MAX, Relaxed);
             }

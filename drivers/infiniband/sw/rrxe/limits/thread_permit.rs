@@ -15,7 +15,7 @@ use crate::{
     doorbells::Doorbells,
     limits::{
         accounts::{Payer, Threads},
-        semaphore::Seat,
+        semaphore::WaiterEntry,
     },
     qp::Qp,
     verbs::cq::Cq,
@@ -112,7 +112,7 @@ pub(crate) struct ThreadPermit {
 
 struct State {
     /// Memory for a list entry; `None` while the object is in a list.
-    seat: Option<Seat<Waiter>>,
+    entry: Option<WaiterEntry<Waiter>>,
     /// Whether the object has a thread.
     phase: Phase,
     /// Set when work began while the object had a thread or waited for one.
@@ -140,12 +140,12 @@ impl ThreadPermit {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(of: Threads, payer: Option<Arc<Payer>>) -> Result<impl PinInit<Self>> {
-        let seat = match &payer {
-            Some(_) => Some(Seat::new()?),
+        let entry = match &payer {
+            Some(_) => Some(WaiterEntry::new()?),
             None => None,
         };
         let state = State {
-            seat,
+            entry,
             phase: Phase::Idle,
             again: false,
             closed: false,
@@ -212,12 +212,13 @@ impl ThreadPermit {
             return;
         };
         let account = payer.accounts().nth(index);
-        let Some(seat) = account.and_then(|account| account.threads(self.of).cancel(number)) else {
+        let Some(entry) = account.and_then(|account| account.threads(self.of).cancel(number))
+        else {
             // The account has just given the object a thread: the caller of `resume()` takes the
             // thread back (`Resumed::Closed`).
             return;
         };
-        state.seat = Some(seat);
+        state.entry = Some(entry);
         state.phase = Phase::Idle;
         drop(state);
         give_back(self.of, payer, index);
@@ -225,9 +226,9 @@ impl ThreadPermit {
 
     /// Continues to take threads for `waiter`, the object of this permit, after an account gave it
     /// a thread. Returns whether the object runs.
-    fn resume(&self, seat: Seat<Waiter>, waiter: &Waiter) -> Resumed {
+    fn resume(&self, entry: WaiterEntry<Waiter>, waiter: &Waiter) -> Resumed {
         let mut state = self.state.lock();
-        state.seat = Some(seat);
+        state.entry = Some(entry);
         let (Some(payer), Phase::Waiting(index, _)) = (&self.payer, state.phase) else {
             return Resumed::Waits;
         };
@@ -258,12 +259,12 @@ impl State {
     /// threads of the accounts before. Returns `false` if the object waits for one of them.
     fn take_threads(&mut self, of: Threads, payer: &Payer, from: usize, waiter: &Waiter) -> bool {
         for (index, account) in payer.accounts().enumerate().skip(from) {
-            // No seat: the object is in a list already.
-            let Some(seat) = self.seat.take() else {
+            // No entry: the object is in a list already.
+            let Some(entry) = self.entry.take() else {
                 return false;
             };
-            match account.threads(of).down(seat, waiter) {
-                Ok(seat) => self.seat = Some(seat),
+            match account.threads(of).down(entry, waiter) {
+                Ok(entry) => self.entry = Some(entry),
                 Err(number) => {
                     self.phase = Phase::Waiting(index, number);
                     return false;
@@ -284,8 +285,8 @@ impl State {
 /// account, so the recursion ends at the cgroup's.
 fn give_back(of: Threads, payer: &Payer, count: usize) {
     for account in payer.accounts().take(count) {
-        while let Some((seat, waiter)) = account.threads(of).up() {
-            match waiter.permit().resume(seat, &waiter) {
+        while let Some((entry, waiter)) = account.threads(of).up() {
+            match waiter.permit().resume(entry, &waiter) {
                 Resumed::Waits => break,
                 Resumed::Runs => {
                     waiter.enqueue();

@@ -35,7 +35,7 @@ use crate::{
     limits::{self, accounts::ObjectClaim},
     memory::{mr::MrTable, remote::RemoteRange},
     verbs::{
-        members::{Members, Seat},
+        members::{MemberEntry, Members},
         pd::{Pd, PdId},
     },
 };
@@ -118,7 +118,7 @@ struct State {
     binding: Option<Binding>,
     /// Tree node by which the window will be listed under the QP that binds it. `None` for a window
     /// of type 1, and while a window of type 2B is bound.
-    seat: Option<Seat>,
+    entry: Option<MemberEntry>,
     /// Claim on the object limit, until the window is deallocated. Readers of the table may hold
     /// the window itself longer.
     object: Option<ObjectClaim>,
@@ -210,9 +210,9 @@ impl MwTable {
         let state = State {
             key: number.wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff),
             binding: None,
-            seat: match kind {
+            entry: match kind {
                 MwKind::Type1 => None,
-                MwKind::Type2B => Some(Seat::new()?),
+                MwKind::Type2B => Some(MemberEntry::new()?),
             },
             object,
         };
@@ -239,7 +239,7 @@ impl MwTable {
             let mut state = mw.state.lock();
             self.unbind(mw, &mut state, mrs);
             state.key = NO_KEY;
-            (state.seat.take(), state.object.take())
+            (state.entry.take(), state.object.take())
         };
         drop(released);
         // Last: `bound` names the window by its index, which another window may get from now on.
@@ -328,15 +328,15 @@ impl MwTable {
 
     /// Lists a window of type 2B that was just bound under its QP.
     fn enter(&self, mw: &Mw, state: &mut State) {
-        if let Some((qpn, seat)) = state.bound_by().zip(state.seat.take()) {
-            drop(self.bound.enter(seat, qpn, mw.place));
+        if let Some((qpn, entry)) = state.bound_by().zip(state.entry.take()) {
+            drop(self.bound.enter(entry, qpn, mw.place));
         }
     }
 
     /// Unbinds the window, if it is bound. The caller holds the window's lock.
     fn unbind(&self, mw: &Mw, state: &mut State, mrs: &MrTable) {
         if let Some(qpn) = state.bound_by() {
-            state.seat = self.bound.leave(qpn, mw.place);
+            state.entry = self.bound.leave(qpn, mw.place);
         }
         if let Some(binding) = state.binding.take() {
             mrs.detach(binding.region);

@@ -243,7 +243,7 @@ pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>
             .device
             .workqueues
             .softirq_time
-            .spend_of(copy_bucket(&qp), copy)
+            .spend_on_copy(copy_bucket(&qp), copy)
         {
             qp.net.drops.count(Discard::Overflow);
         }

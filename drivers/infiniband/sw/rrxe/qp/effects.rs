@@ -131,7 +131,7 @@ impl Qp {
         }
         for event in effects.events.iter() {
             self.upcall
-                .event(event, || self.payer()?.claim_async_events().ok());
+                .event(event, || self.payer()?.claim_unread_async_events().ok());
         }
     }
 

@@ -199,7 +199,7 @@ impl Destination {
                 .flatten()
                 .ok_or(wrong),
             Self::Posted(posted) => {
-                let av = device.link.source(posted).map_err(|_| wrong)?;
+                let av = device.link.resolve_av(posted).map_err(|_| wrong)?;
                 let mut path = Path::new(device.link.clone(), &av, local, remote);
                 let found = path.resolve().ok();
                 Ok(found.map(|(address, route)| (*address, route.clone())))

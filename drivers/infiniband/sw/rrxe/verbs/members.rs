@@ -13,9 +13,9 @@ use kernel::{
 use rdma::{new_bh_spinlock, support::sync::BhSpinLock};
 
 /// Memory for the entry of one member, allocated in a context that may sleep.
-pub(crate) struct Seat(RBTreeNodeReservation<u64, ()>);
+pub(crate) struct MemberEntry(RBTreeNodeReservation<u64, ()>);
 
-impl Seat {
+impl MemberEntry {
     /// Allocates the memory. Process context.
     ///
     /// # Errors
@@ -45,17 +45,17 @@ impl Members {
         })
     }
 
-    /// Lists `member` under `owner`. Returns the seat if it was listed already.
-    pub(crate) fn enter(&self, seat: Seat, owner: u32, member: u32) -> Option<Seat> {
-        let node = seat.0.into_node(key(owner, member), ());
+    /// Lists `member` under `owner`. Returns the entry if it was listed already.
+    pub(crate) fn enter(&self, entry: MemberEntry, owner: u32, member: u32) -> Option<MemberEntry> {
+        let node = entry.0.into_node(key(owner, member), ());
         let before = self.tree.lock().insert(node)?;
-        Some(Seat(before.into_reservation()))
+        Some(MemberEntry(before.into_reservation()))
     }
 
-    /// Takes `member` off the list of `owner`. Returns its seat if it was listed.
-    pub(crate) fn leave(&self, owner: u32, member: u32) -> Option<Seat> {
+    /// Takes `member` off the list of `owner`. Returns its entry if it was listed.
+    pub(crate) fn leave(&self, owner: u32, member: u32) -> Option<MemberEntry> {
         let node = self.tree.lock().remove_node(&key(owner, member))?;
-        Some(Seat(node.into_reservation()))
+        Some(MemberEntry(node.into_reservation()))
     }
 
     /// Returns the first member of `owner` with a number of at least `number`.
@@ -106,9 +106,9 @@ mod tests {
     fn finds_the_members_of_one_owner() -> Result {
         let members = KBox::pin_init(Members::new(), GFP_KERNEL)?;
         for (owner, member) in [(1, 7), (2, 5), (2, 6), (2, 900), (3, 0)] {
-            assert!(members.enter(Seat::new()?, owner, member).is_none());
+            assert!(members.enter(MemberEntry::new()?, owner, member).is_none());
         }
-        assert!(members.enter(Seat::new()?, 2, 6).is_some());
+        assert!(members.enter(MemberEntry::new()?, 2, 6).is_some());
         assert_eq!(all(&members, 2), (3, 911));
         assert_eq!(all(&members, 0), (0, 0));
         assert!(members.leave(2, 6).is_some());
@@ -122,9 +122,9 @@ mod tests {
     fn visits_each_member_once_in_pieces() -> Result {
         let members = KBox::pin_init(Members::new(), GFP_KERNEL)?;
         for member in [0, 1, 5, 900, u32::MAX] {
-            assert!(members.enter(Seat::new()?, 2, member).is_none());
+            assert!(members.enter(MemberEntry::new()?, 2, member).is_none());
         }
-        assert!(members.enter(Seat::new()?, 3, 6).is_none());
+        assert!(members.enter(MemberEntry::new()?, 3, 6).is_none());
         for (limit, pieces) in [(1, 5), (2, 3), (3, 2), (5, 1), (6, 1)] {
             let (mut seen, mut count, mut next) = (KVec::new(), 0, Some(0));
             while let Some(number) = next {

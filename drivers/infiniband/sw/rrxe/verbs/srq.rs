@@ -261,7 +261,7 @@ impl Srq {
             let mut state = self.state.lock();
             (take(&mut state.limit_due), take(&mut state.error_due))
         };
-        let claim = || self.object.payer()?.claim_async_events().ok();
+        let claim = || self.object.payer()?.claim_unread_async_events().ok();
         if limit {
             self.upcall.limit_reached(claim);
         }

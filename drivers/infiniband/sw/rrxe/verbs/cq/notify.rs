@@ -260,7 +260,8 @@ impl Cq {
             match state.time_to_wait(paced) {
                 Some(wait) => (wait, state.take_pacer()),
                 None => {
-                    let due = state.take_due(|| this.has_unread_event(), || this.claim_events());
+                    let due =
+                        state.take_due(|| this.has_unread_event(), || this.claim_unread_events());
                     // The timer would deliver the next moderated notification too early.
                     let pacer = state.moderation.and_then(|_| state.take_pacer());
                     let held = pacer.is_some();
@@ -308,7 +309,7 @@ impl Cq {
                 state.disarm();
                 state.completion_due = true;
             }
-            state.take_due(|| this.has_unread_event(), || this.claim_events())
+            state.take_due(|| this.has_unread_event(), || this.claim_unread_events())
         };
         Self::deliver(this, due);
     }
@@ -320,8 +321,8 @@ impl Cq {
 
     /// Claims the right to more than one unread notification, if the accounts of the CQ's process
     /// have one left. Any context.
-    fn claim_events(&self) -> Option<PayerClaim> {
-        self.permit().payer()?.claim_events().ok()
+    fn claim_unread_events(&self) -> Option<PayerClaim> {
+        self.permit().payer()?.claim_unread_events().ok()
     }
 
     /// Calls the consumer's handlers. Must be called outside all locks.
@@ -330,7 +331,7 @@ impl Cq {
             this.upcall.complete();
         }
         if due.overflow {
-            let claim = || this.permit().payer()?.claim_async_events().ok();
+            let claim = || this.permit().payer()?.claim_unread_async_events().ok();
             this.upcall.overflowed(claim);
             Self::request_end_of_users(this);
         }
@@ -505,7 +506,7 @@ mod tests {
         for _ in 0..2 {
             assert!(state.adds_event(false, || None));
             for _ in 1..MAX_EVENTS {
-                assert!(state.adds_event(true, || payer.claim_events().ok()));
+                assert!(state.adds_event(true, || payer.claim_unread_events().ok()));
             }
             for _ in 0..1000 {
                 assert!(!state.adds_event(true, || None));
@@ -519,9 +520,9 @@ mod tests {
     #[test]
     fn adds_one_event_beyond_the_payers_limit() -> Result {
         let payer = Payer::current(&Accounts::new(1)?)?;
-        let claim = || payer.claim_events().ok();
+        let claim = || payer.claim_unread_events().ok();
         let mut claims = KVVec::new();
-        while let Ok(claim) = payer.claim_events() {
+        while let Ok(claim) = payer.claim_unread_events() {
             claims.push(claim, GFP_KERNEL)?;
         }
         drop(claims.pop());

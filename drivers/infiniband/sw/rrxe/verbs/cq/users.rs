@@ -20,7 +20,7 @@ use super::Cq;
 use crate::{
     limits::thread_permit::{ThreadPermit, Waiter},
     qp::Qp,
-    verbs::members::Seat,
+    verbs::members::MemberEntry,
 };
 
 /// Number of QPs that the work item visits before it gives the thread to other items.
@@ -64,7 +64,7 @@ impl Cq {
     /// `ENOMEM`.
     pub(crate) fn add_qp(&self, qpn: Qpn, place: u32) -> Result {
         // The QP may be listed already, because both of its queues may complete to this CQ.
-        drop(self.users.enter(Seat::new()?, owner(qpn), place));
+        drop(self.users.enter(MemberEntry::new()?, owner(qpn), place));
         Ok(())
     }
 
