@@ -273,8 +273,8 @@ _rping() {
 readonly CRASHED=139
 rejected() { [[ $1 -eq $CRASHED && $OUTPUT == *"Failed to connect RDMA CM events"* ]]; }
 
-# retry_on_race CONDITION COMMAND...: runs the command, up to five times while it fails by a race in the
-# program itself. The function CONDITION gets the status and reads OUTPUT. It succeeds if the
+# retry_on_race CONDITION COMMAND...: runs the command, up to five times while it fails by a race in
+# the program itself. The function CONDITION gets the status and reads OUTPUT. It succeeds if the
 # failure is such a race.
 retry_on_race() {
 	local condition=$1 try status
@@ -288,8 +288,8 @@ retry_on_race() {
 	return $status
 }
 
-# run_server_and_client SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it listens, the client
-# on host 1. Both must succeed in time. Stores the output of both in OUTPUT.
+# run_server_and_client SERVER-COMMAND -- CLIENT-COMMAND: runs the server on host 2 and, once it
+# listens, the client on host 1. Both must succeed in time. Stores the output of both in OUTPUT.
 run_server_and_client() {
 	local server=() rc=0 server_rc=0 log pid
 	while [[ $1 != -- ]]; do
