@@ -420,10 +420,7 @@ def replayed_packets():
     packets = [packet for packet in packets if packet[28] & 0xE0 == RC]
     # After 20 rounds the PSNs of the captured packets are out of all windows.
     honest.wait_for_rounds(20)
-    wire = wire_through("eth0")
-    rounds, rate = flood(wire.send, packets, honest, SECONDS)
-    honest.wait_for_rounds()
-    print(f"# replayed: {rate:.0f} packets a second; honest rounds a second: {rounds:.1f}")
+    attack("replayed", lambda rng, _: rng.choice(packets), wire_through("eth0"), honest)
 
 
 @case("honest QPs go on beside packets of UDP sockets of this host")

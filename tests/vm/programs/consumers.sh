@@ -72,6 +72,7 @@ nvme_attach() {
 nvme_io() {
 	local block=$1 writers=$2 size=$((8 << 20)) writer disk
 	head -c $((size * writers)) /dev/urandom >"$WORK/data"
+	rm -f "$WORK/failed"
 	for ((writer = 0; writer < writers; writer++)); do
 		dd if="$WORK/data" of=/dev/nvme0n1 bs="$block" count=$((size / block)) oflag=direct \
 			skip=$((writer * size / block)) seek=$((writer * size / block)) status=none || touch "$WORK/failed" &
