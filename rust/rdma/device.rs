@@ -68,8 +68,8 @@ pub(crate) unsafe fn of<'a, P: Provider>(device: *const bindings::ib_device) -> 
 #[repr(transparent)]
 pub struct IbDevice(Opaque<bindings::ib_device>);
 
-// SAFETY: All methods go through ib_core's functions, which lock. The memory is freed by the last
-// count, on any CPU.
+// SAFETY: All methods go through ib_core's functions, which lock. Any CPU may drop the last count,
+// which frees the memory.
 unsafe impl Send for IbDevice {}
 // SAFETY: All methods go through ib_core's functions, which lock, so that several threads may call
 // them at once.
@@ -159,8 +159,8 @@ impl IbDevice {
     }
 }
 
-/// A device that stays registered while this value lives. It should live for a short time only,
-/// because the unregistration waits for its end.
+/// A device that stays registered while this value lives. Drop the value soon, because the
+/// unregistration waits until it is dropped.
 ///
 /// # Invariants
 ///
@@ -237,8 +237,8 @@ pub struct Description {
 /// `device` is a [`DeviceObject`] of `P` that is set up and not registered. `self` owns it.
 pub struct Unregistered<'net, P: Provider> {
     device: NonNull<bindings::ib_device>,
-    /// The device names its network namespace without a count. ib_core learns of the namespace's
-    /// end only once the device is registered, so the namespace is borrowed until then.
+    /// The device points to its network namespace without a reference count. ib_core learns of the
+    /// namespace's end only once the device is registered, so the namespace is borrowed until then.
     _net: PhantomData<&'net Net>,
     _provider: PhantomData<P>,
 }
@@ -268,13 +268,13 @@ impl<'net, P: Provider> Unregistered<'net, P> {
         let device = unsafe { IbDevice::from_raw(raw.as_ptr()) };
         match build(device.into()) {
             Ok(inner) => {
-                // SAFETY: The device was just allocated, with `SIZE` bytes, and this is its
-                // creation.
+                // SAFETY: The device was just allocated, with `SIZE` bytes, and this function
+                // creates it.
                 unsafe { DeviceObject::<P>::store(raw.as_ptr(), inner) };
             }
             Err(error) => {
-                // SAFETY: The device was just allocated, and has no operations yet that this could
-                // call.
+                // SAFETY: The device was just allocated, and has no operations yet that
+                // `ib_dealloc_device()` could call.
                 unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
                 return Err(error);
             }

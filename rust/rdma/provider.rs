@@ -3,22 +3,23 @@
 //! The interface that a driver implements to be an RDMA provider.
 //!
 //! [`Provider`] mirrors `struct ib_device_ops` (`include/rdma/ib_verbs.h`). It has one method for
-//! each operation, with typed arguments and results, and a driver implements all of them. The
-//! `extern "C"` functions in [`crate::ops`] translate between the two.
+//! each operation that needs the driver, with typed arguments and results. A driver implements all
+//! methods. The `extern "C"` functions of the table that `crate::ops` builds translate between the
+//! two.
 //!
 //! # Context
 //!
 //! A method runs in process context and may sleep, unless its documentation says otherwise. ib_core
 //! may call several operations on one object at a time, such as `modify_*` twice, or
-//! `rereg_user_mr` and `mr_details`. No other operation runs during the creation or the destruction
-//! of an object.
+//! `rereg_user_mr` and `mr_details`. During the creation or the destruction of an object, no other
+//! operation on this object runs.
 //!
 //! # Objects
 //!
 //! A C object (`struct ib_qp` and others) holds a counted reference to the driver's object. A
-//! `destroy_*` method makes the driver's object inert: it unpublishes the object, and ends
-//! everything in flight that could name it. The reference is dropped after that. Packets, timers
-//! and work items that hold the object longer find that it was destroyed.
+//! `destroy_*` method makes the driver's object inert: after the return no packet, timer or process
+//! can look the object up. The reference is dropped after that. Packets, timers and work items that
+//! still hold another reference notice that the object was destroyed.
 
 use kernel::{
     prelude::*,
@@ -109,8 +110,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Returns the attributes of the port.
     ///
-    /// The method can't fail. If `query_port` fails during the registration, ib_core does not end
-    /// everything that it has begun for the device (`ib_cache_setup_one()`,
+    /// The method can't fail. If `query_port` fails during the registration, ib_core leaves behind
+    /// threads and work items that use the device (`ib_cache_setup_one()`,
     /// drivers/infiniband/core/cache.c).
     fn query_port(device: &Arc<Self::Device>) -> PortAttributes;
 
@@ -133,8 +134,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Returns the value of the counter with the given `index` in [`Self::COUNTERS`].
     fn counter(device: &Arc<Self::Device>, index: usize) -> u64;
 
-    /// Creates a counter set with all counters zero. Returns it and its number, which is not zero
-    /// and unique on the device.
+    /// Creates a counter set with all counters zero. Returns the set and its number, which is
+    /// unique on the device and never zero.
     ///
     /// # Errors
     ///
@@ -189,8 +190,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn mr_details(mr: &Arc<Self::Mr>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// Prepares the device for its consumers. ib_core calls this before it makes the device
-    /// available to its clients. It calls it again when the device has moved to another network
-    /// namespace. Process context.
+    /// available to its clients. ib_core calls this again when the device has moved to another
+    /// network namespace. Process context.
     fn enable(device: &Arc<Self::Device>);
 
     /// Handles the end of the device's unregistration. No operation is called after this one.
@@ -284,8 +285,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn polls_singly(cq: &Arc<Self::Cq>) -> bool;
 
     /// Resizes a process's completion queue to at least `capacity` entries, and returns the number
-    /// of entries. The completions in the queue stay. The location of the new ring is announced to
-    /// `call`.
+    /// of entries. The completions in the queue stay. The method tells the process the location of
+    /// the new ring by `call`.
     ///
     /// # Errors
     ///
@@ -373,8 +374,9 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` for a key that belongs to no on-demand region of the protection domain, `EPERM` for
     /// an access right that the region lacks, `EFAULT` for a range beyond the region and for memory
-    /// that doesn't exist; `ENOMEM`. If `wait` is set, also `EINTR` if a process was killed,
-    /// `ERESTARTNOINTR` if the system is suspended, `EIO` if the device is going away, and those of
+    /// that doesn't exist; `ENOMEM`. If `wait` is set, also `EINTR` if the calling process or the
+    /// process that owns the memory was killed, `ERESTARTNOINTR` if the system is suspended, `EIO`
+    /// if the device is going away, and those of
     /// [`OnDemand::fault_in`](crate::memory::odp::OnDemand::fault_in).
     fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result;
 
@@ -422,8 +424,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn post_srq_recv(srq: &Self::Srq, requests: &mut RecvList<'_>) -> Result;
 
     /// Changes the capacity and the limit of a shared receive queue. On an error neither is
-    /// changed. The posted receives stay. The location of a new ring is announced to the process's
-    /// `call`.
+    /// changed. The posted receives stay. For a process, the method tells the process the location
+    /// of a new ring by `call`.
     ///
     /// # Errors
     ///
@@ -503,11 +505,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the QP is already attached to the group. ib_core counts the calls that succeed,
-    /// and destroys the QP only when [`Self::detach_mcast`] has succeeded as often; uverbs tells
-    /// attachments apart by a LID, too. `ENOMEM`, also beyond the device's limits; `ENODEV` if the
-    /// network device is gone or lacks the group's IP version; `EBUSY` while another device is
-    /// joined to the group under the same index of its network device.
+    /// `EINVAL` if the QP is already attached to the group: ib_core counts the calls that succeed,
+    /// and destroys the QP only when [`Self::detach_mcast`] has succeeded as often. uverbs lets a
+    /// process attach a QP to a group again with another LID. `ENOMEM`, also beyond the device's
+    /// limits; `ENODEV` if the network device is gone or lacks the group's IP version; `EBUSY`
+    /// while QPs of another RDMA device are attached to the group (its network device had the same
+    /// index and is gone).
     fn attach_mcast(qp: &Arc<Self::Qp>, group: Gid) -> Result;
 
     /// Detaches a QP from a multicast group ([`Self::attach_mcast`]).

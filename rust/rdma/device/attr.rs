@@ -76,8 +76,8 @@ impl BitOr for DeviceCaps {
     }
 }
 
-/// Attributes of a device. Each field corresponds to one of `struct ib_device_attr`. Fields of the
-/// latter that are absent here are zero.
+/// Attributes of a device. Each field corresponds to one of `struct ib_device_attr`. `write` fills
+/// in further fields of that struct. All others are zero.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttributes {
     /// Version of the firmware, which is the module's own: major, minor and patch.
@@ -140,7 +140,8 @@ pub struct DeviceAttributes {
 
 impl DeviceAttributes {
     /// Fills in `raw`, which must be zeroed. The size of device memory is filled in only if
-    /// `shows_memory` is set, since only then the caller can use device memory.
+    /// `shows_memory` is set, since only then the process that queries the device can use device
+    /// memory.
     pub(crate) fn write(&self, raw: &mut bindings::ib_device_attr, shows_memory: bool) {
         let [major, minor, patch] = self.firmware.map(u64::from);
         raw.fw_ver = major << 32 | minor << 16 | patch;

@@ -30,19 +30,20 @@ impl AnyDevice {
 
 /// An observer of devices that are about to be taken away.
 pub trait Observer: Send + Sync + 'static {
-    /// Handles that `device` is about to be taken away from its consumers.
+    /// Handles that `device` is about to be taken away from its consumers. ib_core also calls this
+    /// for each device when the [`ClientRegistration`] is dropped (`ib_unregister_client()`).
     ///
     /// # Context
     ///
-    /// Process; may sleep. ib_core holds a lock of the device when this goes away or moves to
-    /// another namespace, so the observer must not unregister the device.
+    /// Process; may sleep. While the device goes away or moves to another namespace, ib_core holds
+    /// a lock of the device, so the observer must not unregister the device.
     fn leaving(&self, device: &AnyDevice);
 }
 
 /// Observer of the current registration.
 static OBSERVER: CallbackSlot = CallbackSlot::empty();
 
-/// A registered observer. The calls end when this value is dropped.
+/// A registered observer. No call of the observer runs after this value is dropped.
 ///
 /// # Invariants
 ///

@@ -5,8 +5,8 @@
 //! A QP that is bound to a set counts in the set instead of in its port's counters. ib_core adds up
 //! both when it shows the port's counters. It calls the operations on one set one at a time.
 //! ib_core holds no lock when it looks whether a QP is bound (`rdma_counter_bind_qp_auto()`,
-//! drivers/infiniband/core/counters.c), so it may bind a QP to two sets at once. The driver lets
-//! only one of the two calls succeed.
+//! drivers/infiniband/core/counters.c), so it may call `counter_bind_qp` for one QP and two sets at
+//! once. The driver lets only one of the two calls succeed.
 
 use kernel::{error::from_result, ffi::c_int, prelude::*, sync::Arc};
 

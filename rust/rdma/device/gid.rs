@@ -37,7 +37,8 @@ pub struct GidNetdev<'a> {
 }
 
 impl<'a> GidNetdev<'a> {
-    /// Creates the place on network device `netdev`, for a port on network device `base`.
+    /// Creates the value for network device `netdev`, which has a GID of a port on network device
+    /// `base`.
     ///
     /// # Safety
     ///
@@ -65,9 +66,9 @@ impl<'a> GidNetdev<'a> {
         self.netdev_index
     }
 
-    /// Returns the index of the lowest network device on the same network segment: frames of this
-    /// and of that network device reach the same stations unchanged. Walks the network devices
-    /// below. Process context.
+    /// Returns the index of the lowest network device on the network segment of the GID's network
+    /// device: frames of either reach the same stations unchanged. Walks the network devices below
+    /// the GID's. Process context.
     pub fn segment(&self) -> u32 {
         // SAFETY: `netdev` is valid by the type invariant.
         unsafe { segment_of(self.netdev, self.base) }

@@ -84,10 +84,10 @@ impl IbDevice {
         GidEntry::claim(found).filter(GidEntry::is_routable)
     }
 
-    /// Returns the VLAN ID of a network device. The network device has index `netdev_index`, in the
-    /// namespace of `netdev`. Returns `None` before the registration, if `gid` is not one of the
-    /// network device's RoCEv2 addresses in the table, or if the network device is in no VLAN. Any
-    /// context but hard interrupts.
+    /// Returns the VLAN ID of network device `netdev_index` in the namespace of `netdev`. Returns
+    /// `None` before the registration, if `gid` is not one of that device's RoCEv2 addresses in the
+    /// table, or if neither that device nor the first one below it is a VLAN device. Any context
+    /// but hard interrupts.
     pub fn vlan_of(&self, gid: Gid, netdev: &Netdev, netdev_index: u32) -> Option<u16> {
         if !self.has_gid_table() {
             return None;
@@ -114,8 +114,9 @@ impl IbDevice {
     }
 }
 
-/// Returns the VLAN ID of `netdev`, or of the first network device below it, if that is in a VLAN.
-/// ib_core looks at the same two devices, since a macvlan or a bridge may be on top of a VLAN.
+/// Returns the VLAN ID of `netdev` if it is a VLAN device, otherwise that of the first network
+/// device below it if that is one. ib_core looks at the same two devices, since a macvlan or a
+/// bridge may be on top of a VLAN.
 ///
 /// # Safety
 ///

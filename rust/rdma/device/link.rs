@@ -51,8 +51,8 @@ unsafe impl<T: LinkHandler> Send for LinkRegistration<T> {}
 unsafe impl<T: LinkHandler> Sync for LinkRegistration<T> {}
 
 impl<T: LinkHandler> LinkRegistration<T> {
-    /// Registers links of type `kind` by `rdma_link_register()`, which `handler` creates. Only one
-    /// registration can exist at a time.
+    /// Registers the link type `kind` by `rdma_link_register()`. `handler` creates links of this
+    /// type. Only one registration can exist at a time.
     ///
     /// # Context
     ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Driver attributes of `rdma resource show -d`: state of an object that ib_core doesn't know
-//! itself.
+//! Driver attributes of `rdma resource show -d`: the part of an object's state that ib_core doesn't
+//! know itself.
 //!
 //! ib_core keeps the object alive while it calls a function of this module, in process context.
 

@@ -26,8 +26,8 @@ unsafe extern "C" fn rdma_parent_show(
 ) -> isize {
     // SAFETY: The caller guarantees that `device` is embedded in a registered `ib_device`.
     let device = unsafe { bindings::rdma_device_to_ibdev(device) };
-    // SAFETY: The device is registered, and has a port 1. The function returns a count, which is
-    // ours.
+    // SAFETY: The device is registered, and has a port 1. The function returns a counted reference,
+    // which the caller owns.
     let netdev = NonNull::new(unsafe { bindings::ib_device_get_netdev(device, 1) });
     // SAFETY: `netdev` isn't null, and a count of it was returned above.
     let netdev = netdev.map(|netdev| unsafe { Netdev::from_raw(netdev) });

@@ -16,14 +16,15 @@
 //! A chunk covers 2 MiB of an address space, at a multiple of 2 MiB. It is created when a region is
 //! first used there. All regions of a process on a device share its chunks. So an invalidation
 //! visits as many chunks as its range has last-level page tables, however many regions are
-//! registered. Chunks without present pages are freed when as many others have been created. All
-//! chunks are freed soon after the last region of the process on the device has ended. A region
-//! only determines which addresses its keys open. It may be the whole address space.
+//! registered. Each time that the number of chunks has doubled (first at 64), the chunks without
+//! present pages are freed. All chunks are freed soon after the last region of the process on the
+//! device has ended. A region only determines to which addresses its keys give access. A region may
+//! be the whole address space.
 //!
-//! A process may have its mappings invalidated without a pause. The kernel's functions that wait
-//! for the end of all invalidations then wait for as long as the process likes. So no system call
-//! uses these functions. Threads of the process itself fault memory in (module `walk`), and work
-//! items release chunks (module `owner`).
+//! A process can cause invalidations of its mappings without a pause. The kernel's functions that
+//! wait for the end of all invalidations then wait for as long as the process likes. So system
+//! calls on a region do not call these functions. Only the threads of the process that fault memory
+//! in (module `walk`) and the work items that release chunks (module `owner`) do.
 
 mod address_space;
 mod first_notifier;
@@ -117,7 +118,7 @@ static NOTIFIER: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_no
 /// Implements `invalidate` of `struct mmu_interval_notifier_ops`. The kernel calls it before the
 /// process loses pages, or rights to them. Removes the pages of the range from the chunk and waits
 /// for the sections that may use them. Returns false, with nothing changed, if the call must not
-/// sleep and the lock is held by another task.
+/// sleep and another task holds the lock of the `ib_umem_odp`.
 ///
 /// # Safety
 ///

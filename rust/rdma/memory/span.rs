@@ -337,8 +337,8 @@ impl<'a> Span<'a> {
             return Err(SpanError::Alignment);
         }
         // SAFETY: The span is 8 aligned, contiguous bytes, valid for reads and writes during `'a`.
-        // The process accesses them by atomics of the C11 model. If it accesses them otherwise,
-        // only its own value suffers.
+        // The process accesses them by atomics of the C11 model. If it accesses them otherwise, it
+        // harms only its own data.
         Ok(unsafe { AtomicU64::from_ptr(word) })
     }
 }

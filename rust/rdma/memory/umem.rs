@@ -114,7 +114,7 @@ impl UserMemory {
     /// # Errors
     ///
     /// - `EBADF` if the file `fd` does not exist.
-    /// - `EINVAL` if the file is no dma-buf, or the range is empty or beyond it.
+    /// - `EINVAL` if the file is no dma-buf, or the range is empty or beyond the buffer.
     /// - `EACCES` if `access` includes writing, and the process opened the file for reading only.
     /// - `EOPNOTSUPP` if the buffer is not made of pages.
     /// - `ENOMEM`, and the errors of the buffer's exporter.

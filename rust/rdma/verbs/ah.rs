@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
 
 /// Drops the reference of a process's address handle to an entry of the GID table. As long as the
 /// handle has the reference, the entry occupies its place in the table even after its address is
-/// gone, and the default GID has one place only.
+/// gone. A default GID, which has one place only, could not be added again meanwhile.
 ///
 /// # Safety
 ///

@@ -97,10 +97,10 @@ impl Av {
         })
     }
 
-    /// Returns the priority of the packets in this host (`skb->priority`). It is the service level.
-    /// Queueing disciplines and the `egress-qos-map` of a VLAN use it. It is at most 6, the highest
-    /// priority that a socket may choose without privileges (`SO_PRIORITY`). 7 is for network
-    /// control.
+    /// Returns the priority of the packets in this host (`skb->priority`). Queueing disciplines and
+    /// the `egress-qos-map` of a VLAN use it. The priority is the service level, but at most 6: the
+    /// highest priority that a socket may choose without privileges (`SO_PRIORITY`). 7 is for
+    /// network control.
     pub fn priority(&self) -> u32 {
         const HIGHEST: u8 = 6;
         self.sl.min(HIGHEST).into()

@@ -142,8 +142,8 @@ impl<P: Provider, B: Verb<P> + Zeroable> Object<P, B> {
     pub(crate) unsafe fn free(base: *mut B) -> Arc<B::Inner> {
         // SAFETY: The caller guarantees the conditions of `take` (see `# Safety`).
         let inner = unsafe { Self::take(base) };
-        // SAFETY: The caller guarantees that `base` comes from `make`, which leaked memory of this
-        // type. The reference in it was moved out above.
+        // SAFETY: The caller guarantees that `base` comes from `create`, which leaked memory of
+        // this type. The reference in it was moved out above.
         drop(unsafe { Room::<Self>::from_raw(base.cast()) });
         inner
     }

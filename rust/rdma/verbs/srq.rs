@@ -191,9 +191,8 @@ fn respond<P: Provider>(
     }
 }
 
-/// Implements `modify_srq` of `struct ib_device_ops`. The request of a process's library
-/// contains the address to which the location of a new ring is
-/// written.
+/// Implements `modify_srq` of `struct ib_device_ops`. The request of a process's library contains
+/// the address to which the location of a new ring is written.
 ///
 /// # Safety
 ///

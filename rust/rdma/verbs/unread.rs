@@ -42,9 +42,9 @@ const MAX_UNREAD: u32 = 16;
 const MAX_RAISED: u32 = 1024;
 
 /// Number of asynchronous events of an XRC target QP in its life. For each event uverbs allocates
-/// one copy per handle of the target, and keeps it until it is read or the handle is closed. That
-/// is 4 KiB for each handle. A connection causes two events at most, one of which reports its
-/// error. So the limit suffices for 32 connections.
+/// one copy per handle of the target, and keeps it until it is read or the handle is closed. The
+/// copies of 64 events take 4 KiB for each handle. A connection causes two events at most, one of
+/// which reports its error. So the limit suffices for 32 connections.
 const MAX_RAISED_BY_TARGET: u32 = 64;
 
 /// Number of handles of an XRC target QP beyond which the QP raises no events. An event goes to all
@@ -72,7 +72,7 @@ struct UserCq {
 
 /// A C object that raises asynchronous events.
 pub(crate) trait RaisesEvents {
-    /// Returns the structure of uverbs in front of the object, or null for an object of an
+    /// Returns the structure of uverbs that belongs to the object, or null for an object of an
     /// in-kernel consumer.
     fn user_object(&self) -> *mut UserObject;
 

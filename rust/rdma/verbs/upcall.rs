@@ -4,7 +4,7 @@
 //! events.
 //!
 //! An object of the driver is reference-counted, and may be in use after ib_core has freed the C
-//! object in front of it. The driver's object reaches the C object only by an [`Upcall`]. The
+//! object that referred to it. The driver's object reaches the C object only by an [`Upcall`]. The
 //! destruction operation revokes the upcall before ib_core may free the C object.
 
 use core::{
@@ -33,7 +33,7 @@ use crate::{
 /// Time between two checks whether a running call has returned.
 const POLL_INTERVAL: Delta = Delta::from_micros(50);
 
-/// A revocable pointer from an object of the driver to the C object `C` in front of it.
+/// A revocable pointer from an object of the driver to the C object `C` that refers to it.
 ///
 /// # Invariants
 ///
@@ -193,7 +193,7 @@ pub type QpUpcall = Upcall<bindings::ib_qp>;
 pub struct IbQpHandle(usize);
 
 impl IbQpHandle {
-    /// The token of no QP: the null pointer.
+    /// The handle of no QP: the null pointer.
     pub const NONE: Self = Self(0);
 
     /// Returns the `ib_qp` pointer. The `ib_qp` exists only while the consumer has not destroyed
@@ -204,8 +204,8 @@ impl IbQpHandle {
 }
 
 impl QpUpcall {
-    /// Returns the token that completions of the QP carry for in-kernel consumers (`ib_wc.qp`). Any
-    /// context.
+    /// Returns the handle that completions of the QP carry for in-kernel consumers (`ib_wc.qp`).
+    /// Any context.
     pub fn token(&self) -> IbQpHandle {
         IbQpHandle(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }

@@ -69,7 +69,8 @@ pub(super) struct AddressSpace {
     readers: Arc<ReadSections>,
     root: Root,
     device: ARef<IbDevice>,
-    /// Reference to the process's owner. Declared last, so that it is dropped after the chunks.
+    /// Reference to the [`Owner`] that represents the process. Declared last, so that it is dropped
+    /// after the chunks.
     owner: Open,
 }
 
@@ -132,9 +133,9 @@ impl AddressSpace {
     }
 
     /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before it
-    /// creates one, it waits until at most as many chunks of the process wait for their release as
-    /// this address space has ([`FEW_CHUNKS`] are always allowed). In a thread of the process;
-    /// sleeps.
+    /// creates one, it waits until the process has at most as many chunks that wait for their
+    /// release as this address space has chunks, or at most [`FEW_CHUNKS`] if that is more. In a
+    /// thread of the process; sleeps.
     ///
     /// # Errors
     ///
@@ -196,8 +197,8 @@ impl AddressSpace {
 
     /// Removes all chunks without present pages. The chunks that remain are no more than the
     /// last-level page tables of the process. The next removal takes place when there are twice as
-    /// many chunks as remain now. A thread that is faulting memory of a removed chunk in finds the
-    /// memory absent afterwards and faults again.
+    /// many chunks as remain now. A thread that is faulting in memory of a removed chunk finds the
+    /// memory absent afterwards and faults it in again.
     fn remove_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {
@@ -257,8 +258,9 @@ impl Spaces {
         })
     }
 
-    /// Counts one more region of the address space `key`. If there is none, inserts `node`, if
-    /// given. Returns the address space, or `None` if there is neither.
+    /// Counts one more region of the address space with the key `key`. If the table has no such
+    /// address space, inserts `node`, which already counts the region. Returns the address space,
+    /// or `None` if the table has none and `node` is `None`.
     fn open(&self, key: Key, node: Option<RBTreeNode<Key, Entry>>) -> Option<Arc<AddressSpace>> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(&key) {
@@ -360,8 +362,8 @@ impl Deref for OpenSpace {
 }
 
 impl Drop for OpenSpace {
-    /// The last region of an address space causes all its chunks to be released soon. Process
-    /// context; does not wait.
+    /// When the last region of an address space ends, all chunks of the address space are released
+    /// soon. Process context; does not wait.
     fn drop(&mut self) {
         // SAFETY: The reference is taken once, here, and is not used any more.
         let space = unsafe { ManuallyDrop::take(&mut self.0) };

@@ -8,7 +8,8 @@
 //! of the address space. A file system in user space can keep a thread in such a fault for as long
 //! as it likes (`fuse_page_mkwrite()`, fs/fuse/file.c). Meanwhile no other process could get its
 //! first notifier, for any purpose. So [`prepare`] locks the mappings before it calls
-//! `__mmu_notifier_register()`: its wait concerns this address space only, and SIGKILL ends it.
+//! `__mmu_notifier_register()`. The wait in `prepare` concerns this address space only, and SIGKILL
+//! ends that wait.
 
 use core::ptr;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lock of an `ib_umem_odp` (`umem_mutex`). Its holder is never preempted and never sleeps.
+//! Lock of an `ib_umem_odp` (`umem_mutex`). A task that has a [`Hold`] is never preempted and never
+//! sleeps.
 //!
 //! Two kinds of code take this lock: threads of the process, and the MMU notifier, which runs in
 //! any task that changes the mappings of the process or reclaims memory. A user decides how little

@@ -121,8 +121,8 @@ fn number(mm: &Mm) -> usize {
 /// implements this trait by its quotas of threads.
 pub trait ReleaseThreads: Send + Sync {
     /// Requests a thread for `owner`, to which this permit belongs and which has no thread. Returns
-    /// whether it has one now. If not, the implementation calls [`Owner::begin`] as soon as a
-    /// thread is free. Process context.
+    /// whether `owner` has a thread now. If not, the implementation calls [`Owner::begin`] as soon
+    /// as a thread is free. Process context.
     fn take(self: Arc<Self>, owner: &Arc<Owner>) -> bool;
 
     /// Gives the owner's thread back. Process context.
@@ -431,7 +431,7 @@ impl Owners {
         };
         let node = RBTreeNode::new(number, entry, GFP_KERNEL_ACCOUNT)?;
         // This is the last step that may fail: once the thread runs, only a work item may end the
-        // owner, which then waits for the thread.
+        // owner, because the end of the owner waits for the thread.
         owner.fault_threads.start()?;
         let mut entries = self.entries.lock();
         // Another thread of the process may have inserted an owner meanwhile.
@@ -478,7 +478,7 @@ impl Owners {
     }
 }
 
-/// Reference to an [`Owner`] that keeps it in use. All users of a process share one owner.
+/// Reference to an [`Owner`] that keeps the owner in use. All devices share the owner of a process.
 pub(super) struct Open(Arc<Owner>);
 
 impl Open {
@@ -489,8 +489,8 @@ impl Open {
 }
 
 impl Drop for Open {
-    /// Must be dropped after the chunks of its user. Process context; does not wait: the caller may
-    /// be a system call that holds locks of uverbs.
+    /// Must be dropped after the chunks of the `AddressSpace` that holds it. Process context; does
+    /// not wait: the caller may be a system call that holds locks of uverbs.
     fn drop(&mut self) {
         let mut entries = self.0.owners.entries.lock();
         let unused = entries.get_mut(&self.0.number()).is_some_and(|entry| {

@@ -24,8 +24,8 @@ use crate::{bindings, support::sync::check_not_killed};
 /// mappings.
 const MOST_WALKS: u32 = 64;
 
-/// Pages that a walk found, as HMM's flags and frame number of each. They are true while the lock
-/// of the `ib_umem_odp` is held.
+/// Pages that a walk found, as HMM's flags and frame number of each. Both are current while the
+/// lock of the `ib_umem_odp` is held.
 pub(super) struct Found<'a> {
     frames: &'a [c_ulong],
     /// Smallest order that a page may have.

@@ -85,7 +85,7 @@ impl<P: Provider> MrMemory<P> {
         })
     }
 
-    /// Creates the `ib_mr` in front of `mr`. ib_core fills in the remaining fields.
+    /// Creates the `ib_mr` that stands for `mr`. ib_core fills in the remaining fields.
     pub(super) fn create_ib_mr(
         self,
         mr: Arc<P::Mr>,

@@ -97,8 +97,8 @@ impl<'a> UserRange<'a> {
     }
 
     /// Pins the memory, or prepares it for on-demand paging if `access` says so. For on-demand
-    /// paging the process becomes one of `owners`, with the threads that `threads` permits, unless
-    /// it already is one. Process context; sleeps.
+    /// paging the process gets an entry in `owners`, with a thread permit that `threads` creates,
+    /// unless it already has one. Process context; sleeps.
     ///
     /// # Errors
     ///
