@@ -48,13 +48,13 @@ pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
 pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.1.0";
 /// Vendor ID of software devices, reported as `vendor_id`.
 const VENDOR: u32 = 0xff_ffff;
-/// Supported page sizes, a bit each: every power of two from 4 KiB up.
+/// Supported page sizes, a bit each: the powers of two from 4 KiB to 2 GiB.
 const PAGE_SIZES: u64 = 0xffff_f000;
 /// Size of the P_Key table that rdma_rxe reports as a device attribute. Only one partition exists,
 /// but tools expect this value.
 const MAX_PKEYS: u16 = 64;
-/// Local CA ACK delay, the time in which this host may acknowledge a packet: 4.096 µs · 2¹⁵ =
-/// 134 ms.
+/// Local CA ACK delay, the longest time that this host takes to acknowledge a packet: 4.096 µs ·
+/// 2¹⁵ = 134 ms.
 const ACK_DELAY: u8 = 15;
 
 /// An RDMA device.
@@ -112,8 +112,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Returns the description of a device with the GUID `guid`, by which ib_core's device is made.
-    /// Processes may share its QPs if `shares_qps` is set.
+    /// Returns the description from which ib_core's device is made, with the GUID `guid`. Processes
+    /// may share its QPs if `shares_qps` is set.
     pub(crate) fn describe(guid: u64, shares_qps: bool) -> Description {
         Description {
             node_guid: guid,
@@ -266,7 +266,7 @@ impl Device {
         }
     }
 
-    /// Changes the capability mask of the port, and resets its count of Q_Key violations, as
+    /// Changes the capability mask of the port, and resets the port's count of Q_Key violations, as
     /// `change` says. Process context.
     pub(crate) fn modify_port(&self, change: PortChange) {
         let mut old = self.capabilities.load(ordering::Relaxed);
@@ -312,7 +312,7 @@ impl Device {
     }
 }
 
-/// Returns `count`, or the highest 16-bit number if that is less.
+/// Returns `count`, or `u16::MAX` if `count` is greater.
 fn saturate(count: u64) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }

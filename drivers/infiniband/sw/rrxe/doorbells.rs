@@ -9,18 +9,18 @@
 //! time.
 //!
 //! A poller is a work item, so that pages can take turns on the work queue's threads. While other
-//! pages wait for a thread, a poller soon queues its item again behind them. One run of a send
-//! queue's QP may outlast the page's slice. The excess is the page's [`Deficit`], which the page
-//! pays by slices that it skips (deficit round robin). So all pages get the same time of the
-//! pollers, whatever their doorbells cause. If a run leaves work to do, the kernel itself rings the
-//! QP's doorbell ([`Doorbell::defer`]).
+//! pages wait for a thread, a poller polls its page for a short time, the slice, and queues its
+//! item again behind them. One run of a send queue's QP may outlast the page's slice. The excess is
+//! the page's [`Deficit`], which the page pays by slices that it skips (deficit round robin). So
+//! all pages get the same time of the pollers, whatever their doorbells cause. If a run leaves work
+//! to do, the kernel itself rings the QP's doorbell ([`Doorbell::defer`]).
 //!
 //! A poller may get no CPU while doorbells ring: the process itself may spin on the only CPU, or
 //! other work may take too long. A timer, the watchdog, detects that within twice
 //! [`Workqueues::watchdog`], or within 20 ms on a page where nothing was posted for a long time.
 //! The watchdog then tells the process to make the doorbell call again. A thread that counts for
-//! the process's payer serves the doorbells rung so far ([`watchdog`]). Later posts are served in
-//! the process's own system calls.
+//! the page's payer (`limits/accounts.rs`) serves the doorbells rung so far ([`watchdog`]). Later
+//! posts are served in the process's own system calls.
 //!
 //! Setting a bit costs a process next to nothing. So a page whose doorbells ring although nothing
 //! was posted is polled for a short time only, and not again for a while.
@@ -89,8 +89,8 @@ const MAX_LAST: u32 = 2 * SLOTS;
 /// Maximum time for which [`Doorbells::settle`] serves doorbells, in nanoseconds. Serving a
 /// doorbell of every send queue of a process takes less, unless the runs of its QPs are long.
 const SETTLE_TIME: i64 = 100_000_000;
-/// Number of doorbells that may ring for nothing before the page counts as one that rings for
-/// nothing only.
+/// Number of doorbells that may ring without work after the last pass that found work. If more
+/// ring, the page counts as idle.
 const IDLE_DOORBELLS: u32 = 16;
 
 /// State of the polling of a page.
@@ -112,7 +112,7 @@ struct Polling {
     phase: Phase,
     /// Policy that decides when to start polling.
     policy: PollPolicy,
-    /// Count of passes that the watchdog saw last.
+    /// Value of [`Doorbells::passes`] that the watchdog read last.
     seen: u32,
     /// Handle of the running watchdog timer. Dropping it cancels the timer.
     watchdog: Option<ArcHrTimerHandle<Doorbells>>,
@@ -146,7 +146,7 @@ pub(crate) struct Doorbells {
     next: Atomic<u32>,
     /// Time of the last pass that found work, in nanoseconds since `epoch`.
     active: Atomic<i64>,
-    /// Number of doorbells that have rung for nothing since `active`.
+    /// Number of doorbells that have rung without work since `active`.
     spurious: Atomic<u32>,
     /// Deficit of the page among the pages that wait for pollers.
     deficit: Deficit,
@@ -445,8 +445,9 @@ impl Doorbells {
     }
 
     /// Returns whether doorbells are left that were rung before polling ended, after a pass with
-    /// the result `found`. Passes visit all slots in order, and `unserved` bounds their number. So
-    /// doorbells that ring now don't keep the work item running for ever.
+    /// the result `found`. Passes visit all slots in order, and `unserved` bounds the number of
+    /// doorbells that they serve. So doorbells that ring now don't keep the work item running for
+    /// ever.
     fn has_unserved(&self, found: Found) -> bool {
         let mut left = self.unserved.load(Relaxed);
         loop {
@@ -546,7 +547,7 @@ impl Doorbell {
         news
     }
 
-    /// Counts a doorbell call of the process for this QP, which was served since. Process context.
+    /// Counts a doorbell call of the process for this QP, after the QP was served. Process context.
     pub(crate) fn called(&self) {
         Doorbells::called(&self.doorbells);
     }

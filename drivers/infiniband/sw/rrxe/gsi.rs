@@ -230,8 +230,8 @@ impl Core {
         }
     }
 
-    /// Has a GSI QP receive the probe that follows the request received last, if there is one. With
-    /// the turn lock held.
+    /// Has a GSI QP receive the probe that follows the MAD received last, if there is one. With the
+    /// turn lock held.
     pub(crate) fn receive_probe(&mut self, qp: &Qp, now: Instant, effects: &mut RunEffects) {
         let Some(probe) = self.gsi.as_mut().and_then(|gsi| gsi.take_probe()) else {
             return;
@@ -323,8 +323,8 @@ fn probe_behind(
     Ok((stand_in, probe))
 }
 
-/// Returns whether `av` is the address of ib_core's response to a probe. If so, the probe has its
-/// response, and its place is freed. Any context.
+/// Returns whether `av` is the address of ib_core's response to a probe. If so, frees the probe's
+/// place among the probes without responses. Any context.
 pub(crate) fn take_probe_response(device: &Device, av: &Av) -> bool {
     match StandIn::of_response(av) {
         Some(StandIn::Probe(number)) => device.workqueues.guests.end(&device.link, number),

@@ -81,13 +81,14 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 
 /// Maximum number of a QP's send WQEs that the protocol engine processes at a time.
 pub(crate) const SEND_WINDOW: u32 = 128;
-/// Maximum number of packets of a QP in flight in this host.
+/// Maximum number of a QP's packets in flight in this host: sent, with buffers that are not freed
+/// yet (`net/tx_limit.rs`).
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Maximum number of packets of a GSI QP that are counted as in flight in this host. Beyond it, a
 /// GSI QP sends further packets uncounted, without waiting.
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 256;
-/// Age in milliseconds of old packets in flight. A UD or raw packet QP sends beyond
-/// [`PACKETS_IN_FLIGHT`] while half of its packets in flight are at least this old.
+/// Age in milliseconds from which on a packet in flight counts as old. A UD or raw packet QP sends
+/// beyond [`PACKETS_IN_FLIGHT`] while half of its packets in flight are old.
 pub(crate) const DATAGRAM_PATIENCE_MS: u32 = 100;
 /// Maximum number of threads of the work queue `rrxe_release`, which release the memory of ended
 /// on-demand regions: as many as a work queue may have.

@@ -31,7 +31,7 @@ use crate::{
 
 /// Time in which the QPs of devices that go away together may flush.
 const FLUSH_TIME: Delta = Delta::from_millis(250);
-/// Time in which the QPs of each of these devices may flush at least.
+/// Least time that the QPs of each of these devices get for their flush.
 const MIN_FLUSH_TIME: Delta = Delta::from_millis(5);
 /// Pause between two rounds of a flush.
 const PAUSE: Delta = Delta::from_micros(100);
@@ -93,12 +93,12 @@ impl client::Observer for Links {
 }
 
 /// Waits until ib_core handles none of the management datagrams that the GSI QP of `link` received.
-/// Only the datagram that ib_core has polled already can still be in its hands: runs of the QP drop
-/// all further datagrams (`Gsi::check`), and those that lie in the CQ are polled as flushed.
+/// ib_core can still handle only the datagram that it has polled already: runs of the QP drop all
+/// further datagrams (`Gsi::check`), and ib_core polls the datagrams in the CQ as flushed.
 ///
-/// ib_core frees its agent, and destroys the QP, before it waits for the work item that handles
-/// them, and that uses both (`ib_mad_remove_device()`, `ib_mad_port_close()`, mad.c;
-/// `agent_send_response()`, agent.c). Process context; sleeps.
+/// ib_core frees its agent and destroys the QP, and only then waits for the work item that handles
+/// the datagrams. That work item uses the agent and the QP (`ib_mad_remove_device()`,
+/// `ib_mad_port_close()`, mad.c; `agent_send_response()`, agent.c). Process context; sleeps.
 fn settle_gsi(link: &Arc<Link>) {
     // A run of the QP may not have seen yet that the device goes away. Runs of in-kernel consumers'
     // QPs are RCU readers.

@@ -155,11 +155,11 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace: an index there may be that of
-    /// another network device here. ib_core keeps no address that is refused, and raises no event
-    /// for it (`__ib_cache_gid_add()`, drivers/infiniband/core/cache.c). So the other namespace's
-    /// administrator can neither fill the GID table, nor fill the memory with events that processes
-    /// of this namespace don't read.
+    /// `ENOMEM`; `EADDRNOTAVAIL` for an address in another namespace: a network device there may
+    /// have the same index as another network device in the link's namespace. ib_core keeps no
+    /// address that is refused, and raises no event for it (`__ib_cache_gid_add()`,
+    /// drivers/infiniband/core/cache.c). So the other namespace's administrator can neither fill
+    /// the GID table, nor fill the memory with events that processes of this namespace don't read.
     pub(crate) fn add_gid(&self, gid: Gid, place: GidNetdev<'_>) -> Result {
         if place.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
@@ -253,12 +253,13 @@ impl Link {
         self.device.vlan_of(gid, &self.netdev()?, netdev_index)
     }
 
-    /// Resolves the address vector that a work request carries. Its source is an address of the
-    /// device. Any context but hard interrupts.
+    /// Resolves the address vector that a work request carries. The source of the result is an
+    /// address of the device. Any context but hard interrupts.
     ///
     /// # Errors
     ///
-    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source address is in another namespace.
+    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source is no address of the device in the
+    /// link's namespace.
     pub(crate) fn resolve_av(&self, posted: &PostedAv) -> Result<Av> {
         let av = posted.resolve(&self.device)?;
         self.has_source(&av).then_some(av).ok_or(EINVAL)
@@ -438,8 +439,8 @@ impl Links {
         }
         while let Some(link) = self.find(&wanted) {
             link.device.unregister();
-            // For a device that was never registered: `Rrxe::disable`, the last operation on any
-            // other, has closed the link.
+            // This call closes the link of a device that was never registered. `Rrxe::disable`, the
+            // last operation on a registered device, has closed the device's link already.
             link.close();
             self.remove(&link);
         }
@@ -628,8 +629,8 @@ impl Drop for Service {
     fn drop(&mut self) {
         // Users must be unable to add devices before the devices are unregistered. The devices must
         // be unregistered before the notifier: `unregister_netdevice_notifier()` (net/core/dev.c)
-        // reports the end of all network devices to the notifier, and QPs that end need these, to
-        // leave groups and to send to their peers.
+        // reports the end of all network devices to the notifier, and QPs that end need the network
+        // devices, to leave groups and to send to their peers.
         self.link_type = None;
         self.links.unregister(|_| true);
         self.notifier = None;

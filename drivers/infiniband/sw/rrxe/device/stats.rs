@@ -77,8 +77,8 @@ pub(crate) enum Counter {
 const LEN: usize = Counter::DropConnected as usize + 1;
 
 /// Names of the counters, in the order of [`Counter`]. They are followed by the names of the
-/// namespace's drop counters, in the order of [`Discard::index`]: these packets belong to no
-/// device.
+/// namespace's drop counters, in the order of [`Discard::index`]. The packets of those counters
+/// belong to no device.
 pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_pkts"),
     CounterName::new(c"rcvd_pkts"),

@@ -39,7 +39,8 @@ pub(crate) struct Workqueues {
     /// Releases the pages of on-demand regions that ended, in threads that may sleep, one for each
     /// process at a time.
     pub(crate) owners: Arc<Owners>,
-    /// Numbers of threads of `deferred` and `owners` that each user and memory cgroup occupies.
+    /// Accounts of users and memory cgroups, which limit their threads of `deferred` and `owners`,
+    /// their objects, events and bytes (`limits/accounts.rs`).
     pub(crate) accounts: Arc<Accounts>,
     /// Limits of all guest networks together.
     pub(crate) guests: Pin<KBox<GuestLimits>>,
@@ -51,7 +52,7 @@ pub(crate) struct Workqueues {
     /// Time after which polling of a page ends if nothing was posted, in nanoseconds. Zero: no page
     /// is ever polled.
     pub(crate) idle_limit: i64,
-    /// Shortest period of the watchdogs of doorbell pages.
+    /// Shortest period of the watchdogs of doorbell pages (`doorbells/watchdog.rs`).
     pub(crate) watchdog: Delta,
 }
 
@@ -59,8 +60,8 @@ pub(crate) struct Workqueues {
 /// the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
-/// Lower limit of [`Workqueues::watchdog`], in microseconds: the time that a poller has to get a
-/// CPU.
+/// Lower limit of [`Workqueues::watchdog`], in microseconds: a poller is given at least this time
+/// to get a CPU.
 const MIN_WATCHDOG: u32 = 200;
 /// Upper limit of [`Workqueues::watchdog`], in microseconds.
 const MAX_WATCHDOG: u32 = 1_000_000;

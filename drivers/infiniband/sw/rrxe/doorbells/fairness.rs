@@ -189,7 +189,7 @@ mod tests {
         assert!(!deficit.skips_slice(true));
     }
 
-    /// A slice that ends before its time, because the page is no longer polled.
+    /// A slice that is ended without a call of `is_over`, because the page is no longer polled.
     #[test]
     fn the_excess_of_a_slice_is_charged() {
         let deficit = Deficit::new();
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE / 2);
         deficit.begin(0).end(1, true);
         assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE);
-        // No other page waited for this slice's end.
+        // No other page waits when this slice ends.
         deficit.begin(0).end(9 * CONTENDED_SLICE, false);
         assert_eq!(deficit.begin(0).until(), CONTENDED_SLICE);
     }

@@ -7,13 +7,13 @@
 
 use kernel::prelude::*;
 
-/// Longest time between two posts of one burst, in nanoseconds. The time after which an idle poller
-/// ends applies instead if it is longer.
+/// Longest time between two doorbell calls of one burst, in nanoseconds. The time after which an
+/// idle poller ends applies instead if it is longer.
 const BURST_GAP: i64 = 1_000_000;
-/// Number of posts of one burst that makes the process busy.
+/// Number of doorbell calls in a burst from which on the process counts as busy.
 const BUSY_CALLS: u32 = 16;
 /// Shortest time, in nanoseconds, for which a page is not polled after its poller got no CPU or its
-/// doorbells rang for nothing. The time doubles with each repetition.
+/// doorbells rang without posts. The time doubles with each repetition.
 const BACK_OFF: i64 = 10_000_000;
 /// Longest time of a back-off, in nanoseconds.
 const MAX_BACK_OFF: i64 = 1_000_000_000;
@@ -51,7 +51,7 @@ impl PollPolicy {
     }
 
     /// Notes that polling was useless at the time `now`: doorbells had rung for some time and the
-    /// poller had got no CPU, or the doorbells rang for nothing. The page is not polled again
+    /// poller had got no CPU, or the doorbells rang without posts. The page is not polled again
     /// before the end of the back-off.
     pub(crate) fn back_off(&mut self, now: i64) {
         self.burst = 0;

@@ -5,19 +5,20 @@
 //!
 //! That queue has no limit (`cm_recv_handler()`, cm.c), and the CM messages in it are charged to no
 //! user. A user can stop the queue, by stopping one of its own threads within a call that holds a
-//! lock of the queue's work items (`ucma_get_event()`, ucma.c). So a probe (`probe.rs`) follows a
-//! CM message when [`BATCH`] CM messages have come since the last probe. While a probe is due and
-//! there is no place for it, no CM message is taken.
+//! lock of the queue's work items (`ucma_get_event()`, ucma.c). So when [`BATCH`] CM messages have
+//! come since the last probe, the next one is followed by a probe: a request of rrxe's own, to
+//! which ib_cm responds once it has handled the message (`probe.rs`). At most [`PLACES`] probes may
+//! be without responses. While a probe is due and has no free place, no CM message is taken.
 //!
 //! The probe has the same destination address as the CM message before it, which the sender of that
 //! message chose. ib_core does not respond if it does not find that address: the address may be
-//! about to go, or may belong to a network device that is down. So each address has a few of the
-//! places only. When an address goes, the places of its probes are freed, at once or, if many
+//! about to go, or may belong to a network device that is down. So each address may have only a few
+//! of the places. When an address goes, the places of its probes are freed, at once or, if many
 //! addresses have gone recently, a few minutes later.
 //!
 //! Each CPU has a queue of its own, and one of these queues may be stopped while the others go on.
-//! So the response to one probe says nothing about another probe without response, which is lost
-//! until its own response comes.
+//! So the response to one probe says nothing about the other probes. Each keeps its place until its
+//! own response comes, or until its time is over.
 
 use kernel::{
     prelude::*,
@@ -235,14 +236,14 @@ impl CmQueue {
         self.state.lock().take(address, now)
     }
 
-    /// Restarts the count since a probe follows a CM message. The next probe is due after [`BATCH`]
-    /// others. Any context.
+    /// Restarts the count, because a probe follows a CM message. The next probe is due after
+    /// [`BATCH`] others. Any context.
     pub(super) fn restart(&self) {
         self.state.lock().since = 0;
     }
 
-    /// Resets the state. The queue has no CM message of the device, which ib_core is about to give
-    /// to its users, perhaps in another namespace. Any context.
+    /// Resets the state, before ib_core enables the device, perhaps in another namespace. ib_cm's
+    /// queue has no CM message of the device then. Any context.
     pub(crate) fn forget(&self) {
         *self.state.lock() = State::new();
     }

@@ -35,7 +35,8 @@ pub(crate) struct GuestLimits {
     /// Rate of requests other than CM messages.
     #[pin]
     requests: IrqSpinLock<Rate>,
-    /// Time of the last response of each CPU to a probe, in nanoseconds since `epoch`.
+    /// Time of ib_cm's last response to a probe (`probe.rs`) on each CPU, in nanoseconds since
+    /// `epoch`.
     last_response: KVVec<Atomic<i64>>,
 }
 

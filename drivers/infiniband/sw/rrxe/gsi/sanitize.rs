@@ -6,8 +6,8 @@
 //! of this host still writes. So ib_core gets the copy that rrxe has checked.
 //!
 //! ib_core identifies the ends of connections by the GUID of the device and the QPN, both as the
-//! senders of CM messages name them. A sender that requests a connection with another host's GUID
-//! and QPN has the connection of that host ended as a stale one (`cm_match_req()`, cm.c). So each
+//! senders of CM messages name them. If a sender requests a connection with another host's GUID and
+//! QPN, ib_core ends that host's connection as a stale one (`cm_match_req()`, cm.c). So each
 //! sender's GUIDs are replaced. The replacement is the same for the same address as long as the QP
 //! lives, and different for different addresses. ib_core keeps the GUIDs only to compare them with
 //! each other. It passes them to in-kernel consumers, none of which reads them

@@ -38,16 +38,16 @@ const ECN: u8 = 0b11;
 pub(crate) enum StandIn {
     /// Stand-in for the true sender of a MAD.
     Sender(u32),
-    /// Stand-in for the sender of a probe behind a request of a guest network, which has a budget
-    /// (`cm_budget.rs`). rrxe itself made the probe.
+    /// Stand-in for the sender of a probe (`probe.rs`) behind a request of a guest network, which
+    /// has a budget (`cm_budget.rs`). rrxe itself made the probe.
     Probe(u32),
     /// Stand-in for the sender of a probe that measures ib_cm's queue (`cm_queue.rs`).
     QueueProbe(u32),
 }
 
 impl StandIn {
-    /// Returns the stand-in that `av` leads to. Its source and its destination are the same address
-    /// of this host.
+    /// Returns the stand-in that `av` leads to. The source and the destination of such an `av` are
+    /// the same address of this host.
     fn of(av: &Av) -> Option<Self> {
         let kind = match av.sl {
             SENDER_SL => Self::Sender,
@@ -58,10 +58,10 @@ impl StandIn {
         (av.sgid == av.dgid).then(|| kind(av.flow_label))
     }
 
-    /// Returns the stand-in whose response `av` is for, in the work item of ib_core that responds
-    /// (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A process that writes to ib_umad
-    /// chooses the numbers in the address itself (`ib_umad_write()`, user_mad.c), and runs in no
-    /// work item.
+    /// Returns the stand-in to which a response by `av` goes, or `None` outside of work items.
+    /// ib_core responds in a work item (`cm_work_handler()`, cm.c; `ib_mad_recv_done()`, mad.c). A
+    /// process that writes to ib_umad chooses the numbers in the address itself (`ib_umad_write()`,
+    /// user_mad.c), and runs in no work item.
     pub(super) fn of_response(av: &Av) -> Option<Self> {
         Self::of(av).filter(|_| is_in_work_item())
     }

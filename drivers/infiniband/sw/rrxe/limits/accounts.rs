@@ -11,10 +11,11 @@
 //! - Threads of two work queues. A thread of `rrxe_release` waits for a moment at which the kernel
 //!   invalidates no range of a process's address space, and for the end of the driver's threads in
 //!   that process. A process that is stopped delays that end. `rrxe_deferred` runs QPs, sets the
-//!   QPs of overflowed CQs to the error state, and serves the last doorbells of pages that are no
-//!   longer polled. A work queue starts its items in the order of their arrival. So without limits
-//!   a user's part of the time would grow with the number of the user's QPs, CQs and contexts. An
-//!   object whose account has no thread left waits in a list of the account, not in the work queue.
+//!   QPs of overflowed CQs to the error state, and serves the last doorbells of doorbell pages that
+//!   are no longer polled. A work queue starts its items in the order of their arrival. So without
+//!   limits a user's part of the time would grow with the number of the user's QPs, CQs and
+//!   contexts. An object whose account has no thread left waits in a list of the account, not in
+//!   the work queue.
 //! - Multicast groups. No other limit divides them: attachments are not uverbs objects, so the
 //!   `rdma` cgroup does not count them.
 //! - Flow steering rules. Each frame of the host may be matched against all rules. The `rdma`
@@ -28,8 +29,8 @@
 //!
 //! The limit of a memory cgroup is lower than that of a user. It counts the objects of that cgroup
 //! itself: each cgroup below has an account of its own. It bounds a container. A container cannot
-//! leave its cgroup, and creates no cgroups below unless they were delegated to it, but its root
-//! may become any user.
+//! leave its cgroup, and creates no cgroups below unless that cgroup was delegated to it. But its
+//! root may become any user.
 //!
 //! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
 //! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no

@@ -163,8 +163,8 @@ impl SoftirqTime {
         if runs {
             f();
             let end = self.now();
-            // Computed from the debt before `f`. So the stored value replaces what nested calls
-            // charged.
+            // Computed from the debt before `f`. So the stored value replaces the charges of nested
+            // calls.
             account
                 .paid
                 .store(paid_after(before, begin, end, self.pause_ratio), Relaxed);

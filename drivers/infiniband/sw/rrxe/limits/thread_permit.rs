@@ -225,7 +225,7 @@ impl ThreadPermit {
     }
 
     /// Continues to take threads for `waiter`, the object of this permit, after an account gave it
-    /// a thread. Returns whether the object runs.
+    /// a thread. Returns the state of the object.
     fn resume(&self, entry: WaiterEntry<Waiter>, waiter: &Waiter) -> Resumed {
         let mut state = self.state.lock();
         state.entry = Some(entry);
@@ -249,8 +249,9 @@ enum Resumed {
     Runs,
     /// The object waits for a thread of another account.
     Waits,
-    /// The object is destroyed. The caller takes back the thread that it offered, and the threads
-    /// of this many accounts before it, in the order of the object's own payer.
+    /// The object is destroyed. The caller takes back the thread that it offered, and the object's
+    /// threads of the first accounts of the object's own payer. The field is the number of those
+    /// accounts.
     Closed(usize),
 }
 
