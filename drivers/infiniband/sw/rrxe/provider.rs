@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The provider: implements the operations that ib_core calls (`struct ib_device_ops`,
-//! include/rdma/ib_verbs.h) by the objects of this driver.
+//! The provider: maps the operations that ib_core calls (`struct ib_device_ops`,
+//! include/rdma/ib_verbs.h) to methods of the driver's objects.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{

@@ -4,7 +4,8 @@
 //! the rest.
 //!
 //! A QP's state and protocol engine are in [`engine::Core`], behind the turn lock ([`turn::Turn`]).
-//! The other fields of [`Qp`] are constant or synchronize their accesses themselves.
+//! A run is one execution of the engine by the holder of that lock. The other fields of [`Qp`] are
+//! constant or synchronize their accesses themselves.
 
 mod admin;
 mod arrivals;
@@ -213,8 +214,8 @@ impl Qp {
         drop(self.net.qps(self.qpn).remove(self.place));
         if self.kernel_queue.is_some() {
             // A caller that runs the QP of a kernel consumer is an RCU reader until it has reported
-            // the last run's effects. Effects of a process's QP may be reported after the
-            // destruction.
+            // the last run's effects (`qp/effects.rs`). Effects of a process's QP may be reported
+            // after the destruction.
             wait_for_readers();
         }
         // Dropped without the turn lock: the drop cancels the timer, waits for its function, and

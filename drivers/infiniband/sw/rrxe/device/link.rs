@@ -202,9 +202,9 @@ impl Link {
         self.context.address_owners.has(gid, self.id)
     }
 
-    /// Checks that a packet came in by a network device that leads to its destination: an address
-    /// of the RDMA device, on the network device with index `owner_index`. Any context but hard
-    /// interrupts.
+    /// Checks that a packet came in by a network device on which its destination is reachable: an
+    /// address of the RDMA device, on the network device with index `owner_index`. Any context but
+    /// hard interrupts.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Link {
     }
 
     /// Checks that `to`, the destination of a packet, is an address of the device, and that the
-    /// packet came in by a network device that leads to the address. Any context but hard
+    /// packet came in by a network device on which the address is reachable. Any context but hard
     /// interrupts.
     ///
     /// # Errors
@@ -258,8 +258,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source is no address of the device in the
-    /// link's namespace.
+    /// Those of [`PostedAv::resolve`]; `EINVAL` if the source is no address of the device.
     pub(crate) fn resolve_av(&self, posted: &PostedAv) -> Result<Av> {
         let av = posted.resolve(&self.device)?;
         self.has_source(&av).then_some(av).ok_or(EINVAL)

@@ -6,7 +6,8 @@
 //! random. The top bit of an index tells windows from regions, and the other bits of the index are
 //! random, too. A key is valid only for QPs of the region's protection domain. Regions are looked
 //! up and used within [`Table::with`]. Deregistration takes the region out of the table and waits
-//! for these users: after it returns, no access to the region's memory is in progress.
+//! until no caller uses the region: after it returns, no access to the region's memory is in
+//! progress.
 
 mod odp;
 mod register;
@@ -381,7 +382,7 @@ impl MrTable {
         .ok()
     }
 
-    /// Counts a window off that is no longer bound to the region of key `key`.
+    /// Lowers the window count of the region of key `key`, to which a window is no longer bound.
     pub(crate) fn detach(&self, key: u32) {
         self.regions.with(key >> 8, |mr| {
             mr.windows.fetch_sub(1, ordering::Full);

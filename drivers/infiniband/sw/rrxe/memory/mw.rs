@@ -326,7 +326,7 @@ impl MwTable {
         });
     }
 
-    /// Lists a window of type 2B that was just bound under its QP.
+    /// Lists a window of type 2B, which was just bound, under the QP that bound it.
     fn enter(&self, mw: &Mw, state: &mut State) {
         if let Some((qpn, entry)) = state.bound_by().zip(state.entry.take()) {
             drop(self.bound.enter(entry, qpn, mw.place));
@@ -343,8 +343,9 @@ impl MwTable {
         }
     }
 
-    /// Runs `f` with the region's key and the address in the region of a peer's access, if the
-    /// window grants the access. `f` runs under the window's lock and must not sleep.
+    /// Runs `f` with the key of the window's region and with the address of a peer's access in the
+    /// region's addresses, if the window grants the access. `f` runs under the window's lock and
+    /// must not sleep.
     ///
     /// # Errors
     ///

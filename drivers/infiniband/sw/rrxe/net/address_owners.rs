@@ -19,7 +19,8 @@ use rdma::{
     support::sync::BhSpinLock,
 };
 
-/// Identifier of the link that has an address. Unique within a namespace, and never used again.
+/// Identifier of the link (`device/link.rs`) that has an address. Unique within a namespace, and
+/// never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkId(u64);
 
@@ -226,8 +227,9 @@ impl AddressOwners {
     }
 
     /// Returns the link that a packet to `gid` is for. A packet from outside must have come in
-    /// through a network device that has the address, which is preferred, or that is on the same
-    /// segment as one that has it. Any context but hard interrupts.
+    /// through a network device that has the address, which is preferred, or through one with other
+    /// addresses of the link on the same segment ([`Trees::is_reachable`]). Any context but hard
+    /// interrupts.
     pub(crate) fn link_at(&self, gid: Gid, ingress: Ingress) -> Option<LinkId> {
         let found = self.trees.lock().find_reachable(gid, ingress, |_| true);
         found.map(|owner| owner.link)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets to QPs of the same host, which bypass the IP layer. All functions run with the sender's
-//! turn lock held.
+//! Packets to QPs of the same host, which bypass the IP layer. All functions run with the turn lock
+//! of the sending QP (`qp/turn.rs`) held.
 
 use kernel::sync::Arc;
 use rdma::{
@@ -20,7 +20,8 @@ use crate::{
     qp::{effects::RunEffects, engine::TxOutcome, note_peer, Qp},
 };
 
-/// Puts a packet of `qp` into the inbox of the destination QP. That QP runs after the sender's run.
+/// Puts a packet of `qp` into the inbox of the destination QP, its queue of received packets. That
+/// QP runs after the sender's run.
 ///
 /// `recent` caches the look-up of the destination QP. `effects` records the QP to run. Returns
 /// [`TxOutcome::Dropped`] if memory or room in the inbox is short. A packet that no QP takes counts

@@ -65,7 +65,8 @@ pub(crate) struct NetContext {
     /// host.
     #[pin]
     pub(crate) cm_budget: CmBudget,
-    /// Tx limits of all QPs of the module, including those of this namespace.
+    /// Tx limits (limits of packets in flight) of all QPs of the module, including those of this
+    /// namespace.
     pub(crate) tx_limits: Arc<TxLimits>,
     /// Sockets of the UDP port, open while the namespace has devices.
     #[pin]
@@ -230,8 +231,9 @@ impl NetContexts {
         })
     }
 
-    /// Takes back packets in flight, and waits for the end of their destructors, which are code of
-    /// this module. No device may exist any more. Process context; sleeps.
+    /// Takes packets in flight back, so that they hold no reference to an object of this module,
+    /// and waits for the end of their destructors, which are code of this module. No device may
+    /// exist any more. Process context; sleeps.
     pub(crate) fn drain(&self) {
         self.tx_limits.drain();
     }

@@ -2,10 +2,10 @@
 
 //! Packets and frames that are built, and wait to be passed to the network stack.
 //!
-//! A run of a QP builds them in functions that have returned before the run sends them. So the
-//! stack frames of these functions take no room while the network stack runs. The network devices
-//! of a container can make the network stack call itself several times for one packet
-//! (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
+//! A run of a QP's protocol engine builds them in functions that have returned before the run sends
+//! them. So the stack frames of these functions take no room while the network stack runs. The
+//! network devices of a container can make the network stack call itself several times for one
+//! packet (`MIRRED_NEST_LIMIT`, net/sched/act_mirred.c; `IP_TUNNEL_RECURSION_LIMIT`,
 //! include/net/ip_tunnels.h). The limits of this recursion leave a part of the kernel's stack,
 //! which has 16 KiB on x86-64, to the first sender.
 
@@ -50,8 +50,9 @@ impl Outgoing {
                 let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
                 packet.send(route, tx_limit)
             }
-            // Any error becomes `EAGAIN`. So the caller doesn't take an `EMSGSIZE` of the network
-            // stack for a frame longer than the MTU: the length was compared with the MTU before.
+            // Any error becomes `EAGAIN`. So the caller doesn't conclude from an `EMSGSIZE` of the
+            // network stack that the frame is longer than the MTU: its length was compared with the
+            // MTU before.
             Self::Frame(frame, netdev) => frame.send(&netdev, tx_limit).map_err(|_| EAGAIN),
         }
     }

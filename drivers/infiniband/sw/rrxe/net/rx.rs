@@ -228,7 +228,7 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
 }
 
 /// Gives each member of a group a copy of a packet, which waits for a thread to run the member.
-/// Softirq, or with a sender's turn lock held.
+/// Softirq, or with the turn lock of a sending QP (`qp/turn.rs`) held.
 pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     for qp in members {
         let copy = || {

@@ -125,7 +125,7 @@ impl<'a> PacketBuilder<'a> {
         };
     }
 
-    /// Completes the packet as it leaves the host.
+    /// Completes a packet that leaves the host.
     ///
     /// # Errors
     ///
