@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! rrxe: a software RoCEv2 provider (an RDMA device over an Ethernet or raw IP network device).
+//! rrxe: a software RoCEv2 provider (an RDMA device over an Ethernet, loopback or raw IP network
+//! device).
 //!
 //! [`provider`] implements the `ib_device_ops` that ib_core calls. [`verbs`] has a file for each
 //! kind of verbs object. [`device::link`] creates and destroys devices (`rdma link add`, `rdma link

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! User contexts: the driver's state of one process's use of an open device (`ib_ucontext`).
+//! User contexts (`ib_ucontext`): the driver's state for one open of a device by a process.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{

@@ -6,9 +6,10 @@
 //! ring without a system call. The push decides whether a notification is due. [`Cq::notify`]
 //! delivers the notification later, outside all locks.
 //!
-//! A completion that finds the ring full is lost. Then the CQ enters an error state for good: it
-//! raises `IB_EVENT_CQ_ERR` once, refuses further completions, and sets all QPs that complete to it
-//! to the error state, including idle QPs (IBTA 1.x §11.6.3.2).
+//! A completion that finds the ring full is lost. Then, unless its creator asked to ignore
+//! overruns, the CQ enters an error state for good: it raises `IB_EVENT_CQ_ERR` once, refuses
+//! further completions, and sets all QPs that complete to it to the error state, including idle QPs
+//! (IBTA 1.x §11.6.3.2).
 
 mod notify;
 mod resize;
@@ -55,7 +56,7 @@ use crate::{
 /// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// The completion is in the queue.
+    /// The completion is in the queue, or the CQ ignores overruns and has dropped the completion.
     Quiet,
     /// The completion is in the queue, and the caller must call [`Cq::notify`].
     Notify,
@@ -168,8 +169,8 @@ struct State {
     covered: u64,
     /// Value of `pushed` after the last completion that was solicited or in error.
     urgent_end: u64,
-    /// Kind of the completions after `covered` that the news word of the ring reports to the
-    /// process.
+    /// Kind of the completions after `covered` that the news word of the ring (`RRXE_CQ_NEWS`)
+    /// reports to the process.
     unannounced: Unannounced,
     /// Consumer's index when it was last read. At least the slots before it are free.
     consumer: u32,
@@ -347,8 +348,8 @@ impl Cq {
     }
 
     /// Waits until a kernel consumer that polls in a thread has polled the completions in the CQ.
-    /// The caller ensures that no further completions are pushed that the consumer must have
-    /// polled. Process context; sleeps.
+    /// The caller ensures that no further completions are pushed for which this call must wait.
+    /// Process context; sleeps.
     pub(crate) fn settle(&self) {
         // Twice, because a running work item may have been queued again.
         self.upcall.settle();

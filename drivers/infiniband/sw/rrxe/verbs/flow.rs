@@ -11,8 +11,9 @@
 //! # Context
 //!
 //! Frames arrive in softirq, or in the context of their sender with bottom halves disabled. The
-//! sender may hold a lock, such as the turn lock of a raw packet QP. So a frame is only queued at
-//! the receiving QP, whose run is deferred to a thread or to the poller of its doorbell page.
+//! sender may hold a lock, such as the turn lock of a raw packet QP (`qp/turn.rs`). So a frame is
+//! only queued at the receiving QP, whose run is deferred to a thread or to the poller of its
+//! doorbell page (`doorbells.rs`).
 //!
 //! The time for copies is charged to no process. A QP gets one copy of a frame, however many of its
 //! rules match, and none while its queue is full. Copies for more than [`ALWAYS`] QPs are made only
@@ -207,8 +208,8 @@ impl Flows {
         });
     }
 
-    /// Delivers copies of a frame that `sender` sends to other QPs of the device. Must be called
-    /// with bottom halves disabled.
+    /// Delivers copies of a frame to QPs of the device other than `sender`, which sends the frame.
+    /// Must be called with bottom halves disabled.
     pub(crate) fn loop_back(&self, sender: &Qp, sent: &TxFrame) {
         let headers = sent.linear();
         let headers = headers.get(..HEADERS_MAX).unwrap_or(headers);

@@ -231,7 +231,8 @@ impl State {
         qp.device.link.join(group)?;
         // The mutex keeps other QPs of this device from making the same group meanwhile. But the
         // network device may have gone since the join, another network device may have got its
-        // interface index, and a QP of that one's device may have made the group.
+        // interface index, and a QP of the RDMA device on that network device may have made the
+        // group.
         if !groups.insert(&key, node) {
             qp.device.link.leave(group);
             return Err(EBUSY);

@@ -3,8 +3,8 @@
 //! Lists of the objects that belong to an owner: the windows that a QP bound, and the QPs that
 //! complete to a CQ.
 //!
-//! By its list, the end of an owner visits its own members instead of all objects of the device.
-//! Members are listed by number. The list holds no references to them.
+//! With these lists, the code that ends an owner visits only the owner's members, not all objects
+//! of the device. Members are listed by number. The list holds no references to them.
 
 use kernel::{
     prelude::*,

@@ -99,8 +99,8 @@ impl Pd {
         }
     }
 
-    /// Returns whether the process posted sends since the last call, and forgets it. Such a process
-    /// is taken to answer the messages that it receives. Any context.
+    /// Returns whether the process posted sends since the last call, and clears the flag. Such a
+    /// process is assumed to answer the messages that it receives. Any context.
     pub(crate) fn answers(&self) -> bool {
         self.sends.xchg(false, ordering::Relaxed)
     }

@@ -49,8 +49,9 @@ pub(crate) fn cq(cq: &Cq, details: &mut DriverAttrs<'_>) -> Result {
 }
 
 /// Adds the attributes of a shared receive queue: its capacity, the number of posted WQEs and the
-/// armed limit. If its process has broken the ring, this attribute is added instead. An error other
-/// than `EMSGSIZE` would end the dump of all queues (`res_get_common_dumpit()`, nldev.c).
+/// armed limit. If its process has written an invalid index to the ring, the attribute `ring` with
+/// the value `broken` is added instead. An error other than `EMSGSIZE` would end the dump of all
+/// queues (`res_get_common_dumpit()`, nldev.c).
 ///
 /// # Errors
 ///

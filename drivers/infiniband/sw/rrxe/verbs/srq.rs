@@ -2,10 +2,10 @@
 
 //! Shared receive queues (SRQs).
 //!
-//! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock held. So an SRQ
-//! has a lock of its own. Under this lock, only the lock of kernel consumers that post is taken. A
-//! QP copies the WQE that it takes to memory of its own ([`HeldSges`]). [`Srq::notify`] raises the
-//! events that taking triggers later, outside all locks.
+//! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock (`qp/turn.rs`)
+//! held. So an SRQ has a lock of its own. Under this lock, only the lock of kernel consumers that
+//! post is taken. A QP copies the WQE that it takes to memory of its own ([`HeldSges`]).
+//! [`Srq::notify`] raises the events that taking triggers later, outside all locks.
 
 use core::mem::take;
 
@@ -390,9 +390,9 @@ impl Srq {
 
     /// Destroys the queue. Process context.
     ///
-    /// ib_core destroys no queue with which a QP was made. An XRC target QP may have taken a WQE.
-    /// It writes nothing to that WQE's memory afterwards; only a packet that it copies during this
-    /// call may land after it.
+    /// ib_core destroys no queue with which an existing QP was created. An XRC target QP may have
+    /// taken a WQE. After this call, the QP writes nothing to that WQE's memory, except the rest of
+    /// a packet that it copies during the call.
     pub(crate) fn destroy(&self) {
         drop(self.device.srqs.remove(self.number));
         let ring = self.state.lock().ring.take();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! XRC domains (IBTA annex A14). A peer's QP may use the shared receive queues of the XRC domain of
-//! its XRC target QP.
+//! XRC domains (IBTA annex A14). A peer's XRC initiator QP may use the shared receive queues of the
+//! XRC domain of the XRC target QP to which it is connected.
 
 use kernel::{prelude::*, sync::Arc};
 use roce::ids::Srqn;

@@ -204,7 +204,8 @@ impl State {
         }
     }
 
-    /// Returns whether the CQ is armed and has such completions already.
+    /// Returns whether the CQ is armed, and already has completions of the armed kind that the
+    /// consumer has not polled and no notification has covered.
     fn owes_notification(&self) -> bool {
         self.armed().is_some_and(|kind| self.has_uncovered(kind))
     }
@@ -269,8 +270,8 @@ impl Cq {
                     drop(pacer);
                     Self::deliver(this.as_arc_borrow(), due);
                     if held {
-                        // All handles refer to one timer. If another CPU has started it since, this
-                        // has cancelled it.
+                        // All handles refer to one timer. If another CPU has started it since, the
+                        // drop has cancelled it.
                         Self::look(this.as_arc_borrow());
                     }
                     return;
@@ -299,8 +300,8 @@ impl Cq {
         }
     }
 
-    /// Delivers the due notifications, and notifies a consumer that armed the CQ of completions
-    /// that it has not polled since. Any context, outside all locks.
+    /// Delivers the due notifications, including the one for which [`State::owes_notification`]
+    /// returns true. Any context, outside all locks.
     fn look(this: ArcBorrow<'_, Self>) {
         let due = {
             let mut state = this.state.lock();

@@ -92,7 +92,7 @@ impl Cq {
     }
 
     /// Sets up to [`AT_ONCE`] of the QPs to the error state. Returns whether there are more. A QP
-    /// that is created meanwhile checks itself whether the CQ has overflowed.
+    /// that is created meanwhile does its own check whether the CQ has overflowed.
     fn fail_some(&self) -> bool {
         // Written only by the work item, which runs on one CPU at a time.
         let from = self.end_position.load(Relaxed);
@@ -103,7 +103,7 @@ impl Cq {
         let qps = self.device.link.context().qps(*number);
         let next = self.users.visit(*owner, from as u32, AT_ONCE, |place| {
             qps.with(place, |qp| {
-                // Another QP may have this index since.
+                // Another QP may have got this index meanwhile.
                 if qp.completes_to(self) {
                     Qp::set_error(qp);
                 }
