@@ -82,7 +82,7 @@ pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 /// Maximum number of a QP's send WQEs that the protocol engine processes at a time.
 pub(crate) const SEND_WINDOW: u32 = 128;
 /// Maximum number of a QP's packets in flight in this host: sent, with buffers that are not freed
-/// yet (`net/tx_limit.rs`).
+/// yet (`rust/rdma/net/tx_limit.rs`).
 pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 /// Maximum number of packets of a GSI QP that are counted as in flight in this host. Beyond it, a
 /// GSI QP sends further packets uncounted, without waiting.

@@ -56,8 +56,8 @@ pub(crate) struct Workqueues {
     pub(crate) watchdog: Delta,
 }
 
-/// Number of threads of `rrxe_faults`. Its items wait for the turn lock of a QP, for RTNL, or for
-/// the driver of a network device.
+/// Number of threads of `rrxe_faults`. Its items wait for the turn lock of a QP (`qp/turn.rs`), for
+/// RTNL, or for the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
 /// Lower limit of [`Workqueues::watchdog`], in microseconds: a poller is given at least this time
