@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Administration of a QP: lengths of its queues, binding of counters, tracepoints, and its end
-//! with the device.
+//! Administration of a QP: lengths of its queues, binding of counters, tracepoints, and the flush
+//! before its device is removed.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{trace, verbs::qp::QpModify};
@@ -22,7 +22,7 @@ pub(crate) struct QpLoad {
     pub(crate) sends: u32,
     /// Number of receive WQEs that are posted and not yet taken.
     pub(crate) receives: u32,
-    /// Number of received packets or frames that no run has taken in yet.
+    /// Number of received packets or frames that no run of the engine (`qp/run.rs`) has taken in yet.
     pub(crate) inbox: u32,
     /// Number of packets in flight: sent, and still in this host.
     pub(crate) in_flight: u32,
@@ -101,8 +101,8 @@ impl Qp {
         trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
     }
 
-    /// Stores the state of the QP after a run for posters, and emits a tracepoint if it has
-    /// changed.
+    /// Stores `state`, the state of the QP after a run, where posters read it. Emits a tracepoint if
+    /// the state has changed.
     #[inline(always)]
     pub(crate) fn cache_state(&self, state: QpState) {
         if trace::qp_state_enabled() {

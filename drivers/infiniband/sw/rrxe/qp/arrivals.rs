@@ -9,7 +9,7 @@ use crate::net::{drops::Drops, rx::RxPacket};
 /// The packets of a QP's inbox, followed by a packet that has just come and was not queued (the
 /// packet at hand).
 ///
-/// Used with the turn lock held.
+/// Used with the turn lock (`qp/turn.rs`) held.
 pub(crate) struct Arrivals<'a> {
     inbox: &'a SkbQueue,
     /// The packet at hand, until it is taken. A reference keeps the packet out of this stack frame:
@@ -24,7 +24,7 @@ impl<'a> Arrivals<'a> {
         Self { inbox, latest }
     }
 
-    /// Creates the arrivals: the packets of `inbox`, then `latest`, if it is left.
+    /// Creates the arrivals: the packets of `inbox`, then the packet of `latest`, if there is one.
     pub(super) fn with(inbox: &'a SkbQueue, latest: &'a mut Option<RxPacket>) -> Self {
         let latest = Some(latest);
         Self { inbox, latest }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `modify_qp` and `query_qp`. Both wait for the turn lock.
+//! `modify_qp` and `query_qp`. Both wait for the turn lock (`qp/turn.rs`).
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -24,7 +24,8 @@ use crate::{
     },
 };
 
-/// Maximum number of runs that a query makes in a row, before it defers further work.
+/// Maximum number of runs of the engine that [`Qp::with_core`] makes in a row, before it defers
+/// further work to a thread.
 const QUERY_RUNS: u32 = 8;
 
 impl Qp {
@@ -43,8 +44,8 @@ impl Qp {
         // Allocated without the turn lock, because this may sleep.
         let replays = new_replays(change.attrs.max_dest_rd_atomic.unwrap_or(0))?;
         let modified = {
-            // Until all effects are reported: a thread that was preempted in between would delay
-            // notifications of the QP's consumers.
+            // Bottom halves stay off until `conclude` has reported the effects: a thread that was
+            // preempted before would delay notifications of the QP's consumers.
             let _off = bottom_halves_off();
             let mut effects = RunEffects::default();
             let modified = this.modify_engine(change, replays, &mut effects);
@@ -65,8 +66,8 @@ impl Qp {
     ///
     /// `EINVAL` if the QP is destroyed.
     pub(super) fn with_core<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Result<R> {
-        // Until all effects are reported: a thread that was preempted in between would delay
-        // notifications and run requests of others.
+        // Bottom halves stay off until the effects of all runs are reported: a thread that was
+        // preempted before would delay notifications and run requests of others.
         let _off = bottom_halves_off();
         let mut turn = this.turn.wait();
         let result = Option::as_mut(&mut turn).map(|core| body(core));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copy of a QP's state for posters, which do not take the turn lock.
+//! Copy of a QP's state for posters, which do not take the turn lock (`qp/turn.rs`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use roce::qp::QpState;
 
-/// State of the QP after its last run. Any context.
+/// State of the QP after the last run of its engine or the last `modify_qp`. Any context.
 ///
 /// Uses an atomic of `core`, because each run writes it and the kernel crate's atomics are calls of
 /// C functions.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Capacities of a QP, and the rings and kernel queues that are created for them.
+//! Capacities of a QP, and the rings and kernel queues (`qp/kernel_queue.rs`) that are created for
+//! them.
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
@@ -18,7 +19,8 @@ use crate::{
 };
 
 /// Returns the capacities that a QP is granted for those that are `asked`. SGEs and inline payload
-/// share the room of a WQE, so both are rounded up to it.
+/// share the room of a WQE, so each of the two capacities is raised to the amount that fits in this
+/// room, up to its limit.
 ///
 /// # Errors
 ///
@@ -43,8 +45,9 @@ pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
     })
 }
 
-/// Creates a ring for at least one WQE. A process maps it by `mappings`. A kernel consumer's ring
-/// is not mapped. `size` is the number of bytes of a WQE. Process context.
+/// Creates a ring for at least `capacity` WQEs, and for at least one. A process maps the ring by
+/// `mappings`. A kernel consumer's ring is not mapped. `size` is the number of bytes of a WQE.
+/// Process context.
 ///
 /// # Errors
 ///

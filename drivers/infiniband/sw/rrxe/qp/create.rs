@@ -62,9 +62,9 @@ use crate::{
 };
 
 impl Qp {
-    /// Creates a QP in RESET (`create_qp`), and publishes it in the table of QPs. `context`
-    /// is that of the process that creates the QP. It is `None` for a kernel consumer, and
-    /// for an XRC target of a process ([`payer`]).
+    /// Creates a QP in RESET (`create_qp`), and publishes it in the table of QPs. `context` is that
+    /// of the process that creates the QP. It is `None` for a kernel consumer, and for an XRC
+    /// target of a process ([`payer`]).
     ///
     /// # Context
     ///
@@ -208,8 +208,8 @@ struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the
-    /// rings. It is `None` if no process maps them.
+    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the rings.
+    /// It is `None` if no process maps them.
     ///
     /// # Errors
     ///
@@ -232,8 +232,8 @@ impl Rings {
         Ok(Self { send, recv, cap })
     }
 
-    /// Returns the rings' mmap offsets and the doorbell's `slot`, for the response to the process
-    /// (`struct ib_udata`).
+    /// Returns the rings' mmap offsets and the QP's `slot` of the doorbell page (`doorbells.rs`),
+    /// for the response to the process (`struct ib_udata`).
     fn reply(&self, slot: Option<u32>) -> QpReply {
         QpReply {
             slot,
@@ -259,7 +259,8 @@ impl Rings {
     }
 }
 
-/// Returns the payer of the QP's threads and waiting packets. `None` for a kernel consumer.
+/// Returns the payer, whose accounts count the QP's threads and waiting packets. `None` for a
+/// kernel consumer.
 ///
 /// ib_core creates XRC targets without the user's context (`ib_create_qp_user()`, verbs.c), but the
 /// calling process requested them. So the calling process pays: no kernel consumer creates XRC

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Qp {
-    /// Checks a packet before it is queued for the QP. Refuses packets of senders other than the
+    /// Checks a packet before the QP receives it. Refuses packets of senders other than the
     /// peer, and packets to QP1 that are not management datagrams, and counts them. `sender` is as
     /// for [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted.
     /// Any context up to softirq.
@@ -27,8 +27,8 @@ impl Qp {
     ) -> bool {
         let link = &self.device.link;
         let mut checked = self.filter.check(link, endpoints, ingress, sender);
-        // QPs of users cannot send with the Q_Key of QP1 unless the user has CAP_NET_RAW, but they
-        // can send anything else to QP1.
+        // The QP of a user without CAP_NET_RAW cannot send with the Q_Key of QP1, but it can send
+        // any other packet to QP1.
         if self.qpn == Qpn::GSI {
             checked = checked.and_then(|()| check_management(packet).map_err(stats::drop_counter));
         }
@@ -41,8 +41,8 @@ impl Qp {
     }
 
     /// Receives a packet whose ICRC is right. The packet is taken in by a run in this context if
-    /// softirqs of this CPU have time left for QPs of processes, else by a deferred run. QPs of
-    /// kernel consumers run in this context always. Softirq.
+    /// softirqs of this CPU have time left for QPs of processes, else by a later run in a thread (a
+    /// deferred run). QPs of kernel consumers run in this context always. Softirq.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
         let mut packet = Some(packet);
         let mut arrivals = Arrivals::with(&this.inbox, &mut packet);
@@ -68,8 +68,8 @@ impl Qp {
     }
 
     /// Receives copies of frames. The copies are taken in by a deferred run, because the caller may
-    /// hold the turn lock of another QP. A frame is lost for this QP if there is no room or no
-    /// memory for its copy. Any context up to softirq.
+    /// hold the turn lock (`qp/turn.rs`) of another QP. A frame is lost for this QP if there is no
+    /// room or no memory for its copy. Any context up to softirq.
     pub(crate) fn receive_frames(this: ArcBorrow<'_, Self>, frames: &[RxFrame]) {
         let Some(queue) = this.frames() else {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Effects of a run that are left to do after the turn lock is dropped: notifications, asynchronous
-//! events, further runs.
+//! Effects of a run of a QP's engine that are left to do after the turn lock (`qp/turn.rs`) is
+//! dropped: notifications, asynchronous events, further runs.
 
 use kernel::{cpu::CpuId, sync::Arc};
 use rdma::support::sync::bottom_halves_off;
@@ -12,8 +12,8 @@ use crate::{
     verbs::{cq::Cq, srq::Srq},
 };
 
-/// Effects of one run. The runner applies them after it has dropped the turn lock
-/// ([`Qp::conclude`]).
+/// Effects of one run. The caller of the run applies them after it has dropped the turn lock.
+/// [`Qp::conclude`] applies those for ib_core.
 #[derive(Default)]
 pub(crate) struct RunEffects {
     /// The send CQ's consumer is to be notified.
@@ -96,7 +96,7 @@ impl Events {
         self.0 == 0
     }
 
-    /// Returns the events of the set, in an order that makes sense to a consumer.
+    /// Returns the events of the set, in the order in which they are raised.
     pub(crate) fn iter(self) -> impl Iterator<Item = Event> {
         Self::ALL
             .into_iter()
@@ -106,7 +106,7 @@ impl Events {
 
 impl Qp {
     /// Reports the effects of a run to ib_core: notifies CQs, raises asynchronous events. Called
-    /// without a lock.
+    /// without the turn lock.
     ///
     /// Handlers of kernel consumers run with bottom halves disabled, as after an interrupt. In
     /// plain process context a handler could be interrupted by a softirq that calls the same

@@ -59,7 +59,7 @@ const MIN_SENDS: u32 = 4;
 /// Number of runs that empty a full inbox.
 const INBOX_RUNS: u32 = INBOX.div_ceil(BUDGET);
 
-/// All state of a QP that only a run uses. Protected by the turn lock.
+/// The state of a QP that the turn lock (`qp/turn.rs`) protects.
 pub(crate) struct Core {
     /// Protocol engine: QP state, requester and responder.
     pub(crate) engine: Engine,
@@ -169,8 +169,8 @@ impl Core {
     }
 
     /// Executes one run, which takes in `arrivals` as far as its budget allows. `by_packet` says
-    /// that the run has no purpose but to take in such packets. Returns the effects, which the
-    /// caller applies after it has dropped the turn lock.
+    /// that the run was requested only to take in packets. Returns the effects, which the caller
+    /// applies after it has dropped the turn lock.
     pub(crate) fn run(
         &mut self,
         qp: ArcBorrow<'_, Qp>,
@@ -321,12 +321,12 @@ impl Core {
         true
     }
 
-    /// Flushes, or defers sending to a thread or the poller, where the CPU time counts for the
-    /// process.
+    /// Flushes, or defers sending to a thread or to the poller of the doorbell page
+    /// (`doorbells.rs`), where the CPU time counts for the process.
     ///
-    /// For QPs without acknowledgments: a packet that comes in never enables one to be sent. So a
-    /// stranger's datagram does not cause a softirq to send work requests that a process has posted
-    /// without a system call.
+    /// Used for QPs without acknowledgments, where no received packet enables the QP to send.
+    /// Otherwise a stranger's datagram would cause a softirq to send work requests that a process
+    /// has posted without a system call.
     fn defer_sends(&mut self, qp: &Qp, effects: &mut RunEffects) {
         match self.engine.state() {
             QpState::Rts if !self.has_nothing_to_send() && qp.tx_limit.available() => {
@@ -339,9 +339,10 @@ impl Core {
         }
     }
 
-    /// Flushes, which does not need the tx limit. Then sends the engine's packets as far as the tx
-    /// limit allows, unless another CPU has to send them. If the QP `resumes` after a page fault,
-    /// the parked packet is sent first.
+    /// Flushes, which does not need the tx limit (the limit on packets in flight,
+    /// `net/tx_limit.rs`). Then sends the engine's packets as far as the tx limit allows, unless
+    /// another CPU has to send them. If the QP `resumes` after a page fault, the parked packet is
+    /// sent first.
     fn transmit(
         &mut self,
         qp: &Qp,
@@ -564,7 +565,7 @@ pub(crate) enum TxOutcome {
 /// Returns the error for a packet that is larger than the network device's MTU. Returns `Ok` if the
 /// packet is just lost, as a datagram is.
 ///
-/// The device's MTU shrank below the path MTU, which cannot be changed in flight (IBTA 1.x
+/// The device's MTU shrank below the path MTU, which is fixed while the QP is connected (IBTA 1.x
 /// §9.6.2.2). A RoCEv2 packet may not be fragmented (annex A17), so each retry would be lost, too.
 /// Therefore the WQE fails now and not after all retries.
 fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {

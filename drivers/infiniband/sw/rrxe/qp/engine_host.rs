@@ -4,7 +4,8 @@
 //! while it runs.
 //!
 //! Nothing in this file calls ib_core. Completion events and asynchronous events are stored in
-//! [`RunEffects`]. The caller of the engine reports them after it has dropped the turn lock.
+//! [`RunEffects`]. The caller of the engine reports them after it has dropped the turn lock
+//! (`qp/turn.rs`).
 
 use kernel::prelude::*;
 use rdma::{
@@ -191,7 +192,7 @@ impl Memory for EngineHost<'_> {
         kind: FlushKind,
     ) -> Result<(), AccessFault> {
         // Stores to memory of this host are visible as soon as they are done, and never become more
-        // durable than that. The stores before the FLUSH were done in this context.
+        // durable than that. The engine has done the stores of all requests before the FLUSH.
         self.check_remote(rkey, va, length, RemoteAccess::Flush(kind))
     }
 
@@ -223,7 +224,7 @@ impl EngineHost<'_> {
     }
 
     /// Calls `f` with the memory of an access of the peer. If the memory is absent, the QP is
-    /// parked until it is resident.
+    /// parked until the memory is resident.
     ///
     /// # Errors
     ///
@@ -245,8 +246,9 @@ impl EngineHost<'_> {
         }
     }
 
-    /// Returns the protection domain and QP number by which the packet at hand accesses memory. An
-    /// XRC packet uses the protection domain of the shared receive queue that it names.
+    /// Returns the protection domain and QP number by which the packet that the engine handles
+    /// accesses memory. An XRC packet uses the protection domain of the shared receive queue that
+    /// it names.
     ///
     /// # Errors
     ///
@@ -263,7 +265,8 @@ impl EngineHost<'_> {
         })
     }
 
-    /// Returns the address that ib_core gets in place of the sender of the MAD at hand.
+    /// Returns the address that ib_core gets in place of the sender of the MAD that the engine
+    /// handles.
     fn stand_in(&self) -> Option<StandIn> {
         self.sanitized.and_then(|sanitized| sanitized.stand_in)
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packet filter of a QP: a copy of its peer's addresses for receivers without the turn lock.
+//! Packet filter of a QP: a copy of its peer's addresses for receivers without the turn lock
+//! (`qp/turn.rs`).
 //!
 //! A packet of another sender, maybe of another QP of this host, is refused here, before its ICRC
 //! is computed and before it is queued in the inbox. A datagram that came by a wrong network device
-//! is refused here, too. The holder of the turn lock compares each packet with the path itself once
-//! more, because the path may have changed meanwhile.
+//! is refused here, too. The holder of the turn lock compares each packet once more, with the path
+//! of the peer (`qp/peer.rs`), because the path may have changed meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -177,9 +178,9 @@ impl Filter {
 
 /// Refuses a datagram that came by a network device that does not lead to its destination.
 ///
-/// Most datagrams came by the link's own network device, or from this host. The holder of the turn
-/// lock compares the destination of these. It takes no lock as long as the destination stays the
-/// same.
+/// Most datagrams came by the link's own network device, or from this host. They are admitted here.
+/// The holder of the turn lock checks their destination, and takes no other lock as long as the
+/// destination stays the same.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rare conditions of a QP, in one word that each run reads once.
+//! Rare conditions of a QP, in one word that each run of the engine (`qp/run.rs`) reads once.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Kernel queues: the producer side of the rings of a kernel consumer's QP. They do for kernel
-//! consumers what librxe does for a process.
+//! Kernel queues: the producer side of the rings of a kernel consumer's QP. For a process, the
+//! provider library (librxe or librrxe) is the producer.
 //!
 //! Work requests are written into the rings from which the QP takes them. The two locks exclude
 //! posters from one another. They do not exclude the QP.

@@ -20,11 +20,12 @@ use crate::qp::{
 impl Core {
     /// Returns when the next run has work to do.
     ///
-    /// While the tx limit is used up, a run does not poll the engine for packets. Work that an
-    /// earlier poll left is then not due, nor is the end of a pause: otherwise runs would follow
-    /// each other until packets have left. `TxCount::available`, called after the run's last
-    /// poll, asks for a call of the waker if it returns `false`. The waker runs the QP, which then
-    /// polls. A QP that flushes needs no room in the tx limit.
+    /// While the tx limit (the limit on packets in flight, `net/tx_limit.rs`) is used up, a run
+    /// does not poll the engine for packets. Work that an earlier poll left is then not due, nor is
+    /// the end of a pause of the engine: otherwise runs would follow each other until packets have
+    /// left. `TxCount::available`, called after the run's last poll, asks for a call of the waker
+    /// if it returns `false`. The waker runs the QP, which then polls. A QP that flushes needs no
+    /// room in the tx limit.
     fn next_work(&self, qp: ArcBorrow<'_, Qp>, now: Instant) -> Option<Instant> {
         let due = self.engine.poll_timeout();
         let is_due = due.is_some_and(|due| due <= now);
@@ -87,7 +88,7 @@ impl Core {
 }
 
 /// Returns the time at which the QP continues, if it must send from a CPU whose softirqs have used
-/// up their time (`softirq_time.rs`). Clears its continuation, so that the timer runs the QP
+/// up their time (`limits/softirq_time.rs`). Clears its continuation, so that the timer runs the QP
 /// instead. Returns `None` if the QP need not wait.
 ///
 /// Without this pause the softirq would refuse the QP, and the thread that runs it then would ask

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Page faults of a parked QP.
+//! Page faults of a parked QP, which waits for absent memory (`qp/parked.rs`).
 //!
 //! A work item of `rrxe_faults` queues the page fault as a job for a thread of the process whose
-//! memory is absent. The items of all users run in the order of their arrival, and no account pays
-//! for their CPU time. So no item runs an engine: the QP is deferred, so that its payer pays
-//! ([`Qp::defer`]). The thread of the process runs the engine itself after it has served the page
-//! fault.
+//! memory is absent. The items of all users run in the order of their arrival, and their CPU time
+//! counts for no user. So no item runs an engine. Instead, [`Qp::defer`] has the QP run where the
+//! CPU time counts for its payer (`limits/accounts.rs`). The thread of the process runs the engine
+//! itself after it has served the page fault.
 
 use kernel::{
     error::code::{EBUSY, ERESTARTNOINTR},
@@ -39,15 +39,15 @@ impl Job for Qp {
     /// Serves the page fault in a thread of the process, then runs the engine. Returns `false`,
     /// because the job is done.
     fn run(self: Arc<Self>) -> bool {
-        // Runs the engine if other callers left run requests: a QP in an error state flushes during
-        // the page fault.
+        // `with_core` also runs the engine if other callers left run requests: a QP in an error
+        // state flushes during the page fault.
         let wanted = Self::with_core(&self, |core| core.parked.wanted());
         let result = match wanted.ok().flatten() {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
         };
-        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings
-        // changed each time that HMM walked them, for a second at most
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: HMM walked the
+        // process's mappings for up to a second, and they changed during each walk
         // (`hmm_range_fault_unlocked_timeout()`, mm/hmm.c). In both cases the access finds the
         // memory absent again, and the QP is parked again.
         let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
@@ -72,7 +72,7 @@ impl Job for Qp {
 impl Qp {
     /// Requests the page fault of a QP whose run ended because memory is absent. Any context.
     pub(super) fn request_fault(this: ArcBorrow<'_, Self>) {
-        // Never queued already: the QP is parked until its page fault has ended.
+        // The work item is never queued already: the QP is parked until its page fault has ended.
         let _ = this.workqueues.faults.enqueue::<_, 1>(Arc::from(this));
     }
 
@@ -91,7 +91,7 @@ impl Qp {
         let pending = memory.begin(this.clone()).map_err(|_| false)?;
         let mut pending = Some(pending);
         Self::with_core_deferring(this, |core| core.parked.set_pending(pending.take()));
-        // The job was not stored: the QP was destroyed meanwhile, or the page fault has ended.
+        // `pending` still holds the job if the QP was destroyed meanwhile.
         Self::withdraw_fault(pending);
         Ok(())
     }
@@ -104,14 +104,14 @@ impl Qp {
         }
     }
 
-    /// Calls `body` with the turn lock held, for a caller that does not pay for the QP. Returns
-    /// `None` if the QP is destroyed. Process context.
+    /// Calls `body` with the turn lock (`qp/turn.rs`) held, for a caller that does not pay for the
+    /// QP. Returns `None` if the QP is destroyed. Process context.
     ///
     /// In contrast to [`Self::with_core`], run requests that other callers left meanwhile are
     /// deferred, so that the QP's payer pays for their runs.
     fn with_core_deferring<R>(this: &Arc<Self>, body: impl FnOnce(&mut Core) -> R) -> Option<R> {
-        // Until the QP is deferred: a thread that was preempted in between would delay the run
-        // requests of others.
+        // Bottom halves stay off until the QP is deferred: a thread that was preempted before would
+        // delay the run requests of others.
         let _off = bottom_halves_off();
         let mut turn = this.turn.wait();
         let result = Option::as_mut(&mut turn).map(|core| body(core));

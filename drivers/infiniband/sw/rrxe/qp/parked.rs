@@ -2,9 +2,9 @@
 
 //! Parked QPs: accesses to on-demand memory that is not resident.
 //!
-//! A run cannot sleep. An access to absent memory parks the packet that needs it, and the QP stops.
-//! A thread of the process that owns the memory serves a page fault. Then the QP continues with the
-//! parked packet. If the page fault fails, the same access fails for good.
+//! A run of the engine cannot sleep. An access to absent memory parks the packet that needs it, and
+//! the QP stops. A thread of the process that owns the memory serves a page fault. Then the QP
+//! continues with the parked packet. If the page fault fails, the same access fails for good.
 //!
 //! A QP in an error state flushes while it is parked. A page fault maps pages and copies nothing,
 //! so the WQEs need not wait for its end.
@@ -66,7 +66,7 @@ impl Absent {
 
 /// The page fault that a QP waits for, and the packet with which the QP continues.
 ///
-/// Used with the turn lock held.
+/// Used with the turn lock (`qp/turn.rs`) held.
 #[derive(Default)]
 pub(crate) struct Parked {
     /// Access whose page fault is being served. The QP is parked while this is set.
@@ -159,8 +159,8 @@ impl Parked {
         self.transmit.take().filter(|_| sends)
     }
 
-    /// Handles a reset of the QP. Drops everything that is parked. The result of a page fault that
-    /// is being served no longer matters.
+    /// Handles a reset of the QP. Drops the parked packet. The result of a page fault that is being
+    /// served no longer matters.
     pub(crate) fn clear(&mut self) {
         self.abandoned = self.wanted.is_some();
         self.failed = None;

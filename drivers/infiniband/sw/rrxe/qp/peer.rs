@@ -24,7 +24,7 @@ use crate::{
     verbs::{ah::Ah, pd::PdId},
 };
 
-/// Peer of a QP. Protected by the turn lock.
+/// Peer of a QP. Protected by the turn lock (`qp/turn.rs`).
 pub(crate) enum Peer {
     /// The QP is connected to one peer, which is known from RTR on.
     Connected(Option<Connection>),

@@ -29,7 +29,7 @@ use crate::{
 
 /// Bytes of a VLAN tag, which a network device's MTU does not include.
 const VLAN_TAG: u32 = 4;
-/// Maximum bytes of a frame, whatever the network device's MTU is: a page behind some headers.
+/// Maximum bytes of a frame, whatever the network device's MTU is: a page, and room for headers.
 const MAX_FRAME: u32 = 128 + PAGE_SIZE as u32;
 
 /// A frame under construction.
@@ -78,7 +78,7 @@ fn fits(netdev: &Netdev, length: u32) -> bool {
 
 /// Builds the frame of a work request, and passes copies of it to the QPs of the device whose flow
 /// rules match. Returns `None` if the frame is lost, because there is no network device or no
-/// memory. Bottom halves disabled, turn lock held.
+/// memory. Bottom halves disabled, turn lock (`qp/turn.rs`) held.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ use crate::{
     verbs::{pd::PdId, srq::Srq, xrcd::Xrcd},
 };
 
-/// Receive queue of a QP. Protected by the turn lock.
+/// Receive queue of a QP. Protected by the turn lock (`qp/turn.rs`).
 pub(crate) struct RecvQueue {
     source: Source,
     /// Receive WQE that the QP fills (the held WQE).
@@ -266,8 +266,8 @@ impl RecvQueue {
     }
 
     /// Copies the payload of `packet` to the held WQE, from `offset` bytes on. For a datagram it
-    /// also copies the global route header to the beginning of the WQE. For a MAD `sanitized`
-    /// replaces the addresses of the header and the payload.
+    /// also copies the global route header to the beginning of the WQE. For a MAD, the parts that
+    /// `sanitized` has replace the addresses in this header and the whole payload.
     ///
     /// `own` is the memory of the QP's owner. The WQE of a shared receive queue belongs to the
     /// protection domain of that queue (IBTA 1.x §10.2.9).

@@ -4,9 +4,9 @@
 //! up to which WQEs were taken.
 //!
 //! A receive WQE is taken once and never returned to the ring. Its SGEs are copied out
-//! ([`HeldSges`]), and its slot is free for the poster at once. Callers have exclusive
-//! access: the turn lock protects a QP's own ring, the lock of a shared receive queue
-//! protects the ring of that queue.
+//! ([`HeldSges`]), and its slot is free for the poster at once. Callers have exclusive access: the
+//! turn lock (`qp/turn.rs`) protects a QP's own ring, the lock of a shared receive queue protects
+//! the ring of that queue.
 
 use kernel::prelude::*;
 use rdma::abi::ring::Ring;

@@ -17,18 +17,18 @@ use crate::qp::{
     turn::{Held, RunRequest},
 };
 
-/// Maximum number of runs of one caller, those of the QP and of its local peers together. The
-/// caller defers further work ([`Qp::defer`]).
+/// Maximum number of runs that one caller makes, those of the QP and of its local peers together.
+/// The caller defers further work ([`Qp::defer`]).
 const MAX_RUNS: u32 = 16;
 
 impl Qp {
     /// Runs the engine in softirq, for a work item of the queue `rrxe`.
     ///
     /// A process's QP runs only if softirqs of this CPU have time left for QPs of processes
-    /// (`softirq_time.rs`). Otherwise the QP is deferred ([`Self::defer`]). So are the local peers
-    /// to which it sends packets. If a thread then runs the QP on a CPU that must not send, it
-    /// hands the QP over to a softirq of the sending CPU, once that softirq has time left
-    /// (`next_run.rs`).
+    /// (`limits/softirq_time.rs`). Otherwise the QP is deferred ([`Self::defer`]). The local peers
+    /// to which a process's QP sends packets are always deferred. If a thread then runs the QP on a
+    /// CPU that must not send, the thread hands the QP over to a softirq of the sending CPU, once
+    /// that softirq has time left (`qp/next_run.rs`).
     pub(super) fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             return Self::advance(this);
@@ -48,10 +48,10 @@ impl Qp {
     /// Runs the engine, and the engines of local peers to which it sends packets. Any context up to
     /// softirq.
     ///
-    /// Local peers of other payers have one run in all, as for a packet from the network
-    /// ([`RunRequest::Packet`]). Their processes may have posted more than this caller should spend
-    /// time on. A QP of a kernel consumer defers all local peers of processes, because softirqs run
-    /// it without an account.
+    /// Local peers of other payers (`limits/accounts.rs`) have one run in all, as for a packet from
+    /// the network ([`RunRequest::Packet`]). Their processes may have posted more than this caller
+    /// should spend time on. A QP of a kernel consumer defers all local peers of processes, because
+    /// the softirqs that run it count their CPU time for no user.
     ///
     /// Bottom halves are disabled until the effects of the last run are reported, also between two
     /// runs. A thread that was preempted there would delay notifications and run requests of others
@@ -60,7 +60,8 @@ impl Qp {
         Self::advance_with(this, &mut Arrivals::of(&this.inbox));
     }
 
-    /// Runs the engine as [`Self::advance`] does, with `arrivals` that may have a packet at hand.
+    /// Runs the engine as [`Self::advance`] does, with `arrivals` that may have a packet at hand (a
+    /// packet that was not queued in the inbox).
     pub(super) fn advance_with(this: ArcBorrow<'_, Self>, arrivals: &mut Arrivals<'_>) {
         let _off = bottom_halves_off();
         let request = match arrivals.has_latest() {
@@ -92,8 +93,9 @@ impl Qp {
     }
 
     /// Runs the engine until it has no work left, or another CPU holds the turn lock. Defers the QP
-    /// after a run that has used up its packet budget, and when the run budget (`budget`) is used
-    /// up. Returns a local peer that got packets and has not run. Bottom halves are disabled.
+    /// after a run that has used up its packet budget, and if the run budget (`budget`) is used up
+    /// while run requests are left. Returns a local peer that got packets and has not run. Bottom
+    /// halves are disabled.
     ///
     /// `held` is the guard of the turn lock, if the caller has it. `request` is the purpose of the
     /// runs. `arrivals` may have a packet at hand: it is taken in, or goes to the inbox.
@@ -109,8 +111,8 @@ impl Qp {
             return None;
         }
         let mut peer = None;
-        // Held until all effects are reported. The destruction of a kernel consumer's QP waits for
-        // it.
+        // The RCU read lock is held until all effects are reported. The destruction of a kernel
+        // consumer's QP waits for its RCU readers.
         let _readers = this.kernel_queue.as_ref().map(|_| rcu::read_lock());
         let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(

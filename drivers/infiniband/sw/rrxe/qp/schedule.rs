@@ -47,8 +47,8 @@ impl HrTimerCallback for Qp {
     type Pointer<'a> = Arc<Qp>;
 
     fn run(this: ArcBorrow<'_, Qp>, _: HrTimerCallbackContext<'_, Qp>) -> HrTimerRestart {
-        // The timer's function does not run the engine. The holder of the turn lock cancels the
-        // timer and waits for this function, so this function must not want the turn lock.
+        // The timer's function does not run the engine. The holder of the turn lock (`qp/turn.rs`)
+        // cancels the timer and waits for this function, so this function must not take the lock.
         Qp::defer(this);
         HrTimerRestart::NoRestart
     }
@@ -83,8 +83,8 @@ impl Qp {
         }
     }
 
-    /// Has a thread run the engine, once the QP's payer has a thread for it. Any context up to
-    /// softirq.
+    /// Has a thread run the engine, once the limits on the threads of the QP's payer allow one
+    /// (`limits/thread_permit.rs`). Any context up to softirq.
     pub(super) fn defer_to_thread(this: Arc<Self>) {
         Waiter::Qp(this).begin();
     }
@@ -92,7 +92,8 @@ impl Qp {
     /// Queues the work item of a QP that has the permission to occupy a thread. Any context.
     pub(crate) fn enqueue_deferred(this: Arc<Self>) {
         let workqueues = this.workqueues.clone();
-        // Never queued already: the QP keeps its permission until the item has run.
+        // The work item is never queued already: the QP keeps its permission until the item has
+        // run.
         let _ = workqueues.deferred.enqueue::<_, 2>(this);
     }
 

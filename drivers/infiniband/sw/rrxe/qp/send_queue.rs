@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Send queue of a QP: the mapped ring, and private copies of the WQEs in flight.
+//! Send queue of a QP: the mapped ring, and private copies of the WQEs in flight (taken and not yet
+//! retired).
 //!
 //! A WQE is copied out of the ring once, when the engine takes it. Its SGEs are kept in this queue,
 //! indexed by the WQE's slot in the ring. Inline payload stays in the ring until the WQE is
@@ -41,7 +42,7 @@ struct WqePayload {
     inline: bool,
 }
 
-/// Send queue. Protected by the turn lock.
+/// Send queue. Protected by the turn lock (`qp/turn.rs`).
 ///
 /// # Invariants
 ///

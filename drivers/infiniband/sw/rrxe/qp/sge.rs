@@ -34,7 +34,7 @@ pub(crate) struct OwnMemory<'a> {
     pub(crate) pd: PdId,
     /// Memory region that was used last.
     pub(crate) recent: &'a mut LastLookup<Mr>,
-    /// State that an access to absent memory parks.
+    /// State in which an access to absent memory is stored, which parks the QP (`qp/parked.rs`).
     pub(crate) parked: &'a mut Parked,
 }
 

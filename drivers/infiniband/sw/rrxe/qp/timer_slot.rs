@@ -73,8 +73,8 @@ mod tests {
         Ok(())
     }
 
-    /// The object is destroyed after a push has made a notification due, and before the
-    /// notification starts the timer.
+    /// The object (a CQ) is destroyed after a completion has made a notification due, and before
+    /// the notification starts the timer.
     #[test]
     fn a_timer_started_after_the_end_holds_nothing() -> Result {
         let owner = Arc::new(7, GFP_KERNEL)?;

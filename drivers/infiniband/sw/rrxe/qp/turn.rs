@@ -3,10 +3,10 @@
 //! The turn lock of a QP's engine: a combining lock (flat combining).
 //!
 //! Doorbells, packets in softirq, timers and work items want the engine to run. Each caller first
-//! stores its input where the engine finds it: a work request in the ring, a packet in the inbox,
-//! the time in the clock. Then it calls [`Turn::advance`]. A caller that finds the lock held leaves
-//! a run request ([`RunRequest`]) to the holder, which runs the engine again before it is done. So
-//! no caller of `advance` spins for the lock, and no run request is lost.
+//! stores its input where the engine finds it: a work request in the ring, a packet in the inbox. A
+//! timer has no input but the time. Then the caller calls [`Turn::advance`]. A caller that finds
+//! the lock held leaves a run request ([`RunRequest`]) to the holder, which runs the engine again
+//! before it is done. So no caller of `advance` spins for the lock, and no run request is lost.
 //!
 //! A query needs a result, so it waits for the lock ([`Turn::wait`]). While waiters queue for the
 //! lock each `try_lock` fails, and any user may query at any time. Run requests left to a later
@@ -46,7 +46,7 @@ pub(crate) enum RunRequest {
 pub(crate) struct RunRequests(u32);
 
 impl RunRequests {
-    /// Returns whether the run has no purpose but to take in packets.
+    /// Returns whether the only purpose of the run is to take in packets.
     pub(crate) fn are_for_packets(self) -> bool {
         self.0 == RunRequest::Packet as u32
     }
