@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB) */
 /*
  * The interface between rrxe and its own provider library (librrxe), in addition to
- * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ that arm
- * the CQ, and device memory. The use of these takes no system call. Documentation/uabi.rst
- * describes their use.
+ * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ that arm the
+ * CQ, and device memory. The use of these takes no system call. Documentation/uabi.rst describes
+ * their use.
  *
  * All fields are in the byte order of the machine. The layout is the same for 32 and 64 bits.
  */
@@ -62,8 +62,8 @@ struct rrxe_alloc_ucontext_resp {
 /* Bits of rrxe_doorbell.state. */
 enum rrxe_poller_state {
 	/*
-	 * The kernel does not poll the page: after it has set its bits, the process has to make the
-	 * doorbell system call that librxe makes for each post.
+	 * The kernel does not poll the page: a process that has set the bits of a slot has to make
+	 * the doorbell system call, which librxe makes for each post.
 	 */
 	RRXE_POLLER_NEED_WAKEUP	= 1 << 0,
 };

@@ -22,7 +22,8 @@ pub(crate) struct QpLoad {
     pub(crate) sends: u32,
     /// Number of receive WQEs that are posted and not yet taken.
     pub(crate) receives: u32,
-    /// Number of received packets or frames that no run of the engine (`qp/run.rs`) has taken in yet.
+    /// Number of received packets or frames that no run of the engine (`qp/run.rs`) has taken in
+    /// yet.
     pub(crate) inbox: u32,
     /// Number of packets in flight: sent, and still in this host.
     pub(crate) in_flight: u32,
@@ -101,8 +102,8 @@ impl Qp {
         trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
     }
 
-    /// Stores `state`, the state of the QP after a run, where posters read it. Emits a tracepoint if
-    /// the state has changed.
+    /// Stores `state`, the state of the QP after a run, where posters read it. Emits a tracepoint
+    /// if the state has changed.
     #[inline(always)]
     pub(crate) fn cache_state(&self, state: QpState) {
         if trace::qp_state_enabled() {

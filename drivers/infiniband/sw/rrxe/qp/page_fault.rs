@@ -46,8 +46,8 @@ impl Job for Qp {
             Some(absent) => self.device.mrs.fault_in(&absent),
             None => Ok(()),
         };
-        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: HMM walked the
-        // process's mappings for up to a second, and they changed during each walk
+        // ERESTARTNOINTR: the thread takes a signal between two jobs. EBUSY: the process's mappings
+        // changed during each walk of HMM, until a timeout of a second
         // (`hmm_range_fault_unlocked_timeout()`, mm/hmm.c). In both cases the access finds the
         // memory absent again, and the QP is parked again.
         let again = matches!(result, Ok(()) | Err(EBUSY | ERESTARTNOINTR));
