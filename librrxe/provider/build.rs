@@ -37,7 +37,7 @@ fn main() {
     let register = format!("pub(crate) use verbs_register_driver_{pabi} as register_driver;\n");
     fs::write(Path::new(&out).join("register.rs"), register)
         .expect("cargo's directory is writable");
-    // Differences between the versions of the interface: `driver.h` has the text or not.
+    // Versions of the interface differ in these texts. A flag is set if `driver.h` has its text.
     let driver =
         fs::read_to_string(include.join("infiniband/driver.h")).expect("driver.h is there");
     for (flag, text) in [

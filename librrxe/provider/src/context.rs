@@ -151,7 +151,6 @@ pub(crate) unsafe extern "C" fn alloc(
 /// # Safety
 ///
 /// To be called by libibverbs only.
-/// To be called by libibverbs only.
 pub(crate) unsafe extern "C" fn import(device: *mut ibv_device, fd: c_int) -> *mut verbs_context {
     let query = |context: *mut verbs_context| {
         // SAFETY: The context is one of libibverbs, and no attributes of the driver are passed.
@@ -175,8 +174,7 @@ unsafe fn make(
     fd: c_int,
     open: impl FnOnce(*mut verbs_context) -> Result<Granted, c_int>,
 ) -> *mut verbs_context {
-    // libibverbs' structure is at the beginning of `Context`: libibverbs takes the null pointer for
-    // its offset.
+    // The null pointer stands for the offset of libibverbs' structure in `Context`, which is 0.
     let (size, first) = (size_of::<Context>(), null_mut());
     let context = _verbs_init_and_alloc_context(device, fd, size, first, RDMA_DRIVER_RXE);
     if context.is_null() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registration with libibverbs, and the check which devices belong to this provider.
+//! Registration with libibverbs, and the check whether a device belongs to this provider.
 
 use core::{
     ffi::{c_char, CStr},
@@ -13,7 +13,7 @@ use crate::{
     object::{give, take, Zeroed},
 };
 
-/// ABI version of the user space of C rxe, which devices of rrxe report.
+/// Version of C rxe's ABI for user space. Devices of rrxe report the same version.
 const RXE_ABI: u32 = 2;
 
 /// Table that libibverbs reads and never writes.

@@ -4,8 +4,8 @@
 //!
 //! libibverbs' own commands create the objects ([`context`], [`pd`], [`mr`], [`cq`], [`srq`],
 //! [`qp`]). Posting and polling use rings that the kernel shares with the process, through the safe
-//! code of the crate `rrxe_rings`. If the kernel grants it, neither posting nor arming a CQ takes a
-//! system call.
+//! code of the crate `rrxe_rings`. With the features that rrxe grants ([`context`]), most posts and
+//! most arming of CQs take no system call.
 //!
 //! The functions that libibverbs calls are thin: they convert their arguments, make one call, and
 //! convert the result to the conventions of verbs.

@@ -27,13 +27,13 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-// SAFETY: The memory is accessed by atomic operations only, which any thread may execute.
+// SAFETY: The methods access the memory by atomic operations only, which any thread may execute.
 unsafe impl Send for Mapping {}
-// SAFETY: The memory is accessed by atomic operations only, which any thread may execute.
+// SAFETY: The methods access the memory by atomic operations only, which any thread may execute.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes of the device file `fd` at `offset`, as the kernel reported them.
+    /// Maps `length` bytes of the device file `fd` at the mmap offset `offset`.
     ///
     /// # Errors
     ///

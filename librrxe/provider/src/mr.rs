@@ -13,8 +13,8 @@ use crate::{
     system::{code, failed},
 };
 
-/// Creates a region by `register`, which fills in the rest of the structure. Returns null and sets
-/// errno if it fails.
+/// Creates a region by `register`, which fills in the zeroed structure that it is passed. Returns
+/// null and sets errno if `register` fails.
 ///
 /// # Safety
 ///
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn advise(
     ibv_cmd_advise_mr(pd, advice, flags, sges, count)
 }
 
-/// Implements `import_mr` of `struct verbs_context_ops`: takes over a region of the process to
+/// Implements `import_mr` of `struct verbs_context_ops`: gives access to a region of the process to
 /// which the protection domain belongs.
 ///
 /// # Safety

@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// Implements `import_pd` of `struct verbs_context_ops`: takes over a protection domain of the
+/// Implements `import_pd` of `struct verbs_context_ops`: gives access to a protection domain of the
 /// process to which the context belongs.
 ///
 /// # Safety

@@ -111,8 +111,8 @@ unsafe fn bytes<'a>(sge: &ibv_sge) -> &'a [u8] {
     }
 }
 
-/// Returns the operation of a request. Returns `None` for operations that QPs of rrxe do not
-/// support, or not in a list.
+/// Returns the operation of a request. Returns `None` for operations that this library does not
+/// support in `ibv_post_send()`.
 ///
 /// # Safety
 ///

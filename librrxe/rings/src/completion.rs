@@ -234,8 +234,8 @@ impl<M: Memory> CompletionQueue<M> {
             // The maximum is stored: a thread that asked for any completion must not miss one
             // because another thread asks for solicited ones only.
             word.fetch_max(value, Ordering::AcqRel);
-            // The caller polls after this fence, while the kernel adds a completion and then reads
-            // the word.
+            // The caller polls after this fence, and the kernel reads the word after it has added a
+            // completion. So either the caller sees the completion or the kernel sees the word.
             fence(Ordering::SeqCst);
         }
         // The kernel writes `NEWS` before it publishes a completion.

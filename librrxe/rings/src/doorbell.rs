@@ -25,7 +25,8 @@ impl Slot {
     }
 }
 
-/// Result of ringing a doorbell: whether the caller must also make the doorbell call.
+/// Result of ringing a doorbell: whether the caller must also make the doorbell call, the system
+/// call that has the kernel look at the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingResult {
     /// The poller is awake and will find the doorbell. The caller has nothing to do.
@@ -61,7 +62,7 @@ impl<M: Memory> Doorbells<M> {
         // set that bit while the poller slept, and then it makes the doorbell call for its own
         // queue only.
         fence(Ordering::SeqCst);
-        // A poller that goes to sleep first sets `NEED_WAKEUP` and then reads the summary.
+        // Before the poller sleeps, it sets `NEED_WAKEUP` and then reads the summary.
         let state = self.memory.word(STATE);
         match state.map_or(NEED_WAKEUP, |state| state.load(Ordering::Relaxed)) & NEED_WAKEUP {
             0 => RingResult::Done,

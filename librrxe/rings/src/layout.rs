@@ -87,7 +87,7 @@ pub mod doorbell {
     pub const SLOTS: u32 = 32768;
     /// Size of the structure.
     pub const SIZE: usize = DIRTY + SLOTS as usize / 8;
-    /// The kernel does not poll the page: the process must make the doorbell call.
+    /// The kernel does not poll the page: the process must make the doorbell system call.
     pub const NEED_WAKEUP: u32 = 1;
 }
 

@@ -66,7 +66,7 @@ struct Poller {
     page: Arc<Words>,
     /// Producer index of each send queue.
     producers: Vec<AtomicU32>,
-    /// Producer index of each send queue that the kernel saw last.
+    /// Producer index that the kernel saw last, for each send queue.
     seen: Vec<AtomicU32>,
 }
 
