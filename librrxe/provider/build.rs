@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Generates Rust declarations of libibverbs' private provider interface with the toolbox's
-//! bindgen, and links against libibverbs' private symbols. The environment variable
-//! `RRXE_RDMA_CORE` names the output directory of tools/lib/rdma-core-make.
+//! Generates Rust declarations of libibverbs' private provider interface with the bindgen of the
+//! toolbox (a root file system with the compilers), and links against libibverbs' private symbols.
+//! The environment variable `RRXE_RDMA_CORE` names the output directory of
+//! tools/lib/rdma-core-make.
 
 use std::{env, fs, path::Path, process::Command};
 
