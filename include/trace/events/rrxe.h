@@ -72,8 +72,8 @@ DEFINE_EVENT(rrxe_packet, rrxe_retransmit,
 	TP_ARGS(device, qpn, dest, opcode, psn, length));
 
 /*
- * A packet is dropped. reason is the name of the counter that counts it. A packet that belongs to
- * no QP belongs to no device either: device is "-", and qpn and psn are 0.
+ * A packet is dropped. reason is the name of the counter that counts it. If the packet is dropped
+ * before a QP was found for it, device is "-", and qpn and psn are 0.
  */
 TRACE_EVENT(rrxe_drop,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, const char *reason),

@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct QpLoad {
     /// Number of send WQEs that are posted and not yet retired.
     pub(crate) sends: u32,
-    /// Number of receive WQEs that are posted and not yet taken.
+    /// Number of receive WQEs that are posted to the QP's own receive queue and not yet taken.
     pub(crate) receives: u32,
     /// Number of received packets or frames that no run of the engine (`qp/run.rs`) has taken in
     /// yet.
@@ -30,7 +30,7 @@ pub(crate) struct QpLoad {
 }
 
 impl Qp {
-    /// Returns whether a process posts to the QP, by rings that it maps.
+    /// Returns whether the QP belongs to a process and not to a kernel consumer.
     pub(crate) fn is_of_process(&self) -> bool {
         self.kernel_queue.is_none()
     }

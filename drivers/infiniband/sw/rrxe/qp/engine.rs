@@ -93,8 +93,8 @@ pub(crate) struct Core {
     /// Counters of the QP: those of its port, or the set that it is bound to (`rdma statistic qp
     /// bind`).
     pub(crate) counters: Arc<Counters>,
-    /// State of a GSI QP: rate limits, stand-in addresses, and MAD requests that were sent. `None`
-    /// for other QPs.
+    /// State of a GSI QP, such as rate limits and the MAD requests that were sent. `None` for other
+    /// QPs.
     pub(crate) gsi: Option<KBox<Gsi>>,
 }
 
@@ -449,8 +449,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// The reason why the memory of the packet's payload cannot be read. All other failures are a
-    /// [`TxOutcome`].
+    /// The reason why the memory of the packet's payload cannot be read, or why the QP cannot send
+    /// to the address or a frame of this length. All other failures are a [`TxOutcome`].
     fn build(
         &mut self,
         qp: &Qp,

@@ -25,7 +25,7 @@ pub(crate) struct KernelQueue {
     /// Producer of the send ring.
     #[pin]
     send: IrqSpinLock<Producer>,
-    /// Producer of the receive ring. `None` if the QP takes receives from a shared receive queue.
+    /// Producer of the receive ring. `None` if the QP has no receive queue of its own.
     recv: Option<Pin<KBox<KernelRecvQueue>>>,
 }
 
@@ -174,8 +174,8 @@ impl KernelQueue {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and if the QP has a shared receive queue, and the
-    /// errors of [`KernelRecvQueue::post`].
+    /// `EINVAL` in RESET (IBTA 1.x §10.8.3.2) and if the QP has no receive queue of its own, and
+    /// the errors of [`KernelRecvQueue::post`].
     pub(crate) fn post_recv(&self, state: &CachedState, requests: &mut RecvList<'_>) -> Result {
         // The list's position tells the caller which request failed: here the first one.
         let Some(recv) = &self.recv else {

@@ -82,7 +82,8 @@ pub(crate) struct SendHeader {
 }
 
 impl SendHeader {
-    /// Parses a send WQE of `owner`. `datagram` says that the QP is a datagram QP.
+    /// Parses a send WQE of `owner`. `datagram` says that the QP is a datagram QP or a raw packet
+    /// QP.
     pub(crate) fn parse(raw: &[u8; SEND_HEADER], owner: Owner, datagram: bool) -> Self {
         let flags = u32_at(raw, send_wqe::FLAGS);
         // Some versions of librxe leave one of the two totals of an inline payload at zero, so the
