@@ -200,7 +200,7 @@ type Request = Extended<ibv_get_context, rrxe_alloc_ucontext_req>;
 type Reply = Extended<ib_uverbs_get_context_resp, rrxe_alloc_ucontext_resp>;
 
 /// Opens the context in the kernel, and requests all features that this library knows. If the
-/// kernel refuses, opens it again without a request: an older driver knows none.
+/// kernel refuses, opens it again without a request, because an older driver refuses any request.
 fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
     let mut request = Request::new();
     request.driver.abi_version = RRXE_ABI_VERSION;

@@ -235,7 +235,8 @@ impl<M: Memory> CompletionQueue<M> {
             // because another thread asks for solicited ones only.
             word.fetch_max(value, Ordering::AcqRel);
             // The caller polls after this fence, and the kernel reads the word after it has added a
-            // completion. So either the caller sees the completion or the kernel sees the word.
+            // completion. So either the caller sees the completion or the kernel sees that the
+            // queue is armed.
             fence(Ordering::SeqCst);
         }
         // The kernel writes `NEWS` before it publishes a completion.
