@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Maximum number of runs of the engine that [`Qp::with_core`] makes in a row, before it defers
-/// further work to a thread.
+/// further work ([`Qp::defer`]).
 const QUERY_RUNS: u32 = 8;
 
 impl Qp {

@@ -25,10 +25,10 @@ impl Qp {
     /// Runs the engine in softirq, for a work item of the queue `rrxe`.
     ///
     /// A process's QP runs only if softirqs of this CPU have time left for QPs of processes
-    /// (`limits/softirq_time.rs`). Otherwise the QP is deferred ([`Self::defer`]). The local peers
-    /// to which a process's QP sends packets are always deferred. If a thread then runs the QP on a
-    /// CPU that must not send, the thread hands the QP over to a softirq of the sending CPU, once
-    /// that softirq has time left (`qp/next_run.rs`).
+    /// (`limits/softirq_time.rs`). Otherwise the QP is deferred ([`Self::defer`]). If a thread then
+    /// runs the QP on a CPU that must not send, the thread hands the QP over to a softirq of the
+    /// sending CPU, once that softirq has time left (`qp/next_run.rs`). The local peers to which a
+    /// process's QP sends packets are deferred in any case.
     pub(super) fn advance_in_softirq(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             return Self::advance(this);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Run budget: how many runs of engines one caller makes.
+//! Run budget: the number of runs of engines (`qp/run.rs`) that one caller makes.
 
 use kernel::{
     prelude::*,
@@ -12,7 +12,8 @@ use kernel::{
 /// kernel/softirq.c, with a tick of 1 ms).
 const MAX_TIME: Delta = Delta::from_millis(2);
 
-/// The runs that a caller may still make, those of one QP and of its local peers together.
+/// The runs that a caller may still make, those of one QP and of its local peers (QPs of this host
+/// to which it sends) together.
 pub(super) struct RunBudget {
     /// Number of runs left.
     left: u32,
