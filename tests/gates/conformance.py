@@ -30,7 +30,8 @@ def text_of(top, folder, suffix):
 def check_names(source):
     """Returns patterns of the names of checks: string literals, in which `{...}` is any text.
 
-    A literal of less than eight characters besides its placeholders matches only itself.
+    In a literal with fewer than eight characters outside its placeholders, a placeholder matches
+    only `{}`.
     """
     patterns = []
     for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', source, re.DOTALL):
@@ -54,7 +55,10 @@ class Tests:
         self.lacking = not_yet.read_text() if not_yet.exists() else ""
 
     def exists(self, name):
-        """Returns whether there is a test of this name."""
+        """Returns whether there is a test of this name, or, for pyverbs, whether it is not in not-yet.
+
+        The tests of rdma-core are not in this repository, so a name of pyverbs may not exist.
+        """
         kind, _, rest = name.partition(": ")
         if kind == "engine":
             return re.search(rf"#\[test\]\s+(?:#\[[^\]]*\]\s+)*fn {re.escape(rest)}\(", self.engine) is not None

@@ -25,7 +25,7 @@ use roce::wc::{RecvWc, SendWc, WcStatus};
 use roce::wire::packet::Packet;
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
-/// Implementation of the engine's host traits. Each method returns the value of a field, which
+/// Implementation of the engine's host traits. A method's result is the value of a field, which
 /// `black_box` hides from the optimiser.
 #[derive(Debug)]
 pub struct Opaque {

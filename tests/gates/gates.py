@@ -78,7 +78,7 @@ def licences(top):
 
 
 def forbidden_unsafe(top):
-    """the engine and the driver forbid unsafe code, and only the abstractions contain any"""
+    """the engine and the driver forbid unsafe code; in the kernel, only the abstractions have any"""
     roots = ("rust/roce/lib.rs", "drivers/infiniband/sw/rrxe/lib.rs")
     complaints = [
         f"{root}: no #![forbid(unsafe_code)]" for root in roots

@@ -56,9 +56,9 @@ def responsible_crate(symbol, inlined):
 def complaints(paths):
     """Returns a line for each place in this project's crates that can panic.
 
-    An address without a line number is skipped. The compiler merged the panics of several places
-    into it. In a build without merging each of them has its own address. A merged panic may also
-    belong to a place that does have a line number.
+    An address without a line number is skipped. There the compiler has merged the calls of a
+    panicking function from several places. A build without such merging has one address, with a
+    line number, for each place.
     """
     found = []
     for path in paths:

@@ -3,7 +3,7 @@
 """Tests of the gates (gates.py): each gate reports violations, and nothing else.
 
 Each case of CASES makes a small repository, which breaks no rule except by the files of the case,
-and names the gates that must report it. All other gates must report nothing. OBJECTS tests
+and names the gates that must report it. All other gates that run must report nothing. OBJECTS tests
 panics.py with object files, and MESSAGES tests history.py with messages of commits.
 """
 import os
@@ -127,7 +127,7 @@ CASES = {
         {DRIVER: SPDX + ROOT + "fn f() {\n    unreachable!()\n}\n"}, ("no_panics",)),
     "panics in tests": (rdma(TESTS.lstrip()), ()),
     "assertions at compile time": (rdma("const _: () = assert!(size_of::<u8>() == 1);\n"), ()),
-    "a panic in code behind the tests": (
+    "a panic in code below the tests": (
         rdma(TESTS.lstrip() + "\nfn f() {\n    todo!()\n}\n"), ("no_panics",)),
     "a to-do note": (rdma("// TO" "DO: words\n"), ("no_notes_or_dead_code",)),
     "code in a comment": (rdma("// let a = f(b);\n"), ("no_notes_or_dead_code",)),
@@ -198,7 +198,7 @@ OBJECTS = {
     "an addition that wraps": ("pub fn f(a: u32, b: u32) -> u32 {\n    a.wrapping_add(b)\n}\n", False),
     "a copy between slices of unknown lengths": (
         "pub fn f(a: &mut [u8], b: &[u8]) {\n    a.copy_from_slice(b)\n}\n", True),
-    "an inlined sum of core's that may overflow": (
+    "an inlined sum() of core that may overflow": (
         "pub fn f(a: &[u8]) -> u32 {\n    a.iter().map(|a| u32::from(*a)).sum()\n}\n", False),
 }
 
@@ -222,7 +222,7 @@ MESSAGES = {
     "an unknown part in its subject": (
         "stuff: Bound the wait" + "\n\nWords say why." + SIGNED, False),
     "a long subject": ("rrxe: Bound " + "the wait " * 8 + "here" + "\n\nWords say why." + SIGNED, False),
-    "a full stop behind its subject": (
+    "a full stop at the end of its subject": (
         "rrxe: Bound the wait." + "\n\nWords say why." + SIGNED, False),
     "no reason": ("rrxe: Bound the wait" + SIGNED, False),
     "a long line in its body": ("rrxe: Bound the wait" + "\n\n" + "Words " * 20 + SIGNED, False),

@@ -23,7 +23,7 @@ TOKEN = re.compile(
 def files(top):
     """Returns all source files, relative to `top`.
 
-    These are files with known names, files with known suffixes, and scripts without a suffix.
+    These are files with known names, files with known suffixes, and files that begin with `#!`.
     """
     found = [Path(name) for name in TOP_FILES if (top / name).is_file()]
     for place in PLACES:
@@ -71,7 +71,7 @@ def declared_for_tests(text, name):
 
 
 def blank(match):
-    """Returns blanks in place of a match, so that the text behind it keeps its columns."""
+    """Returns blanks in place of a match, so that the text after it keeps its columns."""
     return re.sub(r"[^\n]", " ", match[0])
 
 

@@ -5,9 +5,10 @@
 The kernel stack has 16 KiB on x86-64. A container's administrator can configure network devices so
 that the network stack calls itself recursively for one packet. The recursion limits of the network
 stack leave the rest of the kernel stack to its first caller
-(drivers/infiniband/sw/rrxe/net/outgoing.rs). This program disassembles the module. It follows the
-direct calls from each function that no other function of the module calls directly to the functions
-that send a packet, and adds up the stack frames on the path. It does not see calls by pointers.
+(drivers/infiniband/sw/rrxe/net/outgoing.rs). This program disassembles the module. It starts at
+each function that has no direct caller in the module, follows the direct calls from there to the
+functions that send a packet, and adds up the stack frames on the path. It does not see calls by
+pointers.
 
 usage: stack.py MODULE                  exit status 1 if a path takes more than MAX_BYTES
 """
@@ -27,7 +28,7 @@ CALL_INSTRUCTION = re.compile(r"\b(?:call|jmp)\s+[0-9a-f]+ <([^+>]+)>")
 
 
 def functions(module):
-    """Returns for each function the bytes of its frame with the return address, and its callees."""
+    """Returns for each function the bytes of its frame and return address, and its callees."""
     text = subprocess.check_output(["objdump", "-dr", "--no-show-raw-insn", module], text=True)
     frames, calls, name = {}, {}, None
     for line in text.splitlines():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Break the engine on purpose, one place at a time, and see that the simulator notices.
+"""Breaks the engine on purpose, one place at a time, and checks that the simulator or a unit test of
+the engine fails.
 
-    mutants.py [pattern]     only those whose name contains the pattern
+    mutants.py [pattern]     tries only the mutants whose names contain the pattern
 
-Each mutant replaces one piece of source text in a copy of the engine. The text must occur exactly
-once: a mutant that no longer fits the source fails.
+Each mutant replaces one piece of source text in a copy of the engine. A mutant whose text does not
+occur exactly once in the source counts as not caught.
 """
 
 import os
@@ -22,10 +23,12 @@ TOP = Path(__file__).resolve().parents[2]
 SEEDS = 3000
 RUN_SECONDS = 240
 
-# Name, file below rust/roce, text, replacement; and the unit test of the engine that notices what no
-# seed can: what needs more PSNs than a seed has, or a number that nobody honest sends.
+# Each mutant has a name (the behaviour of the broken engine), a file below rust/roce, a text and its
+# replacement. Some have a unit test of the engine, which then runs instead of the simulator: they
+# take effect only with more PSNs than a seed of the simulator uses, or with a PSN or MSN that no
+# peer sends unless it is forged.
 MUTANTS = [
-    ("PSN order takes equality for precedence", "psn.rs",
+    ("a PSN precedes itself", "psn.rs",
      "self.since(other) < 0",
      "self.since(other) <= 0"),
     ("PSNs do not wrap", "psn.rs",
@@ -40,19 +43,19 @@ MUTANTS = [
     ("a sequence NAK is repeated", "responder/mod.rs",
      "let is_first = self.order == Order::Kept;",
      "let is_first = true;"),
-    ("a sequence NAK takes the place of an acknowledgment", "responder/mod.rs",
+    ("a sequence NAK replaces a due acknowledgment", "responder/mod.rs",
      "                due: Some(due),",
      "                due: Some(due).filter(|_| false),",
      "a_packet_ahead_takes_the_place_of_no_acknowledgment"),
-    ("a sequence NAK that is due keeps acknowledgments away", "responder/mod.rs",
+    ("a packet executed before a due sequence NAK is not acknowledged", "responder/mod.rs",
      "(false, true) => Some(packet.bth.psn),",
      "(false, true) => due,",
      "a_packet_ahead_takes_the_place_of_no_acknowledgment"),
-    ("an acknowledgment before a sequence NAK is that of a READ", "responder/mod.rs",
+    ("an acknowledgment before a sequence NAK has the PSN of a READ", "responder/mod.rs",
      "(true, _) => None,",
      "(true, _) => Some(packet.bth.psn),",
      "no_acknowledgment_before_a_nak_is_that_of_a_read"),
-    ("an acknowledgment before a sequence NAK covers all", "responder/reply.rs",
+    ("an acknowledgment before a sequence NAK covers all executed packets", "responder/reply.rs",
      "                left = Answer::Missing { newest, due: None };\n                (psn, UNLIMITED)",
      "                left = Answer::Missing { newest, due: None };\n                ({ let _ = psn; self.expected.minus(1) }, UNLIMITED)",
      "no_acknowledgment_before_a_nak_is_that_of_a_read"),
@@ -64,27 +67,27 @@ MUTANTS = [
      "            Undo::Answer(Answer::Missing { due: Some(psn), .. }) => self.acknowledge_first(psn),",
      "            Undo::Answer(Answer::Missing { due: Some(_), .. }) => {}",
      "a_packet_ahead_takes_the_place_of_no_acknowledgment"),
-    ("a sequence NAK for what isn't sent yet acknowledges nothing", "requester/ack.rs",
+    ("a sequence NAK for the next PSN to send acknowledges nothing", "requester/ack.rs",
      "if packet.bth.psn == self.sent && self.una != self.sent => Some(msn),",
      "if packet.bth.psn == self.sent && self.una == packet.bth.psn => Some(msn),",
      "a_sequence_nak_for_the_next_packet_acknowledges_all_that_was_sent"),
-    ("a READ response that was put aside leaves without the right", "qp/mod.rs",
+    ("a held READ response is sent after the right to READ is withdrawn", "qp/mod.rs",
      "            Source::Remote { .. } => self.context.settings.access.read,",
      "            Source::Remote { .. } => true,",
      "an_answer_to_a_read_that_was_kept_leaves_only_with_the_right"),
-    ("an answer completes a request that failed when it was sent again", "requester/ack.rs",
+    ("a response completes a request that could not be sent again", "requester/ack.rs",
      "if psn != self.una || self.started == 0 {",
      "if psn != self.una {",
      "a_request_that_fails_when_it_is_sent_again_ends_with_its_fault"),
-    ("a forged wait acknowledges", "requester/ack.rs",
+    ("a forged RNR NAK acknowledges packets", "requester/ack.rs",
      "        if proven {\n            self.vouch(psn, now, context, host);",
      "        if !proven || proven {\n            self.vouch(psn, now, context, host);",
      "a_forged_wait_acknowledges_nothing"),
-    ("a duplicate with the number of a READ is acknowledged", "responder/duplicate.rs",
+    ("a duplicate with the PSN of a READ is acknowledged", "responder/duplicate.rs",
      "if position.is_some_and(is_recorded) {",
      "if position.is_some_and(|place| is_recorded(place) && psn == self.expected) {",
      "a_duplicate_with_the_number_of_a_read_is_not_acknowledged"),
-    ("a sequence NAK outlives its loss", "responder/mod.rs",
+    ("a sequence NAK is sent after all missing packets arrived", "responder/mod.rs",
      "Answer::Missing { newest, due } if !newest.before(self.expected) => {",
      "Answer::Missing { newest, due } if newest == newest => {"),
     ("a sequence NAK is forgotten too early", "responder/mod.rs",
@@ -138,24 +141,24 @@ MUTANTS = [
     ("an invalidation does not wait", "requester/send.rs",
      "LocalOp::Invalidate(_))) && self.started > 0",
      "LocalOp::Invalidate(_))) && self.started > 1"),
-    ("a retry count of 7 is for ever", "requester/retry.rs",
+    ("a retry count of 7 means no limit", "requester/retry.rs",
      "self.spent >= settings.retry_cnt",
      "settings.retry_cnt < 7 && self.spent >= settings.retry_cnt"),
-    ("an RNR retry count of 7 is seven", "requester/retry.rs",
+    ("an RNR retry count of 7 means seven retries", "requester/retry.rs",
      "settings.rnr_retry == RNR_FOREVER",
      "settings.rnr_retry > RNR_FOREVER"),
-    ("timeout 0 is the shortest", "requester/retry.rs",
+    ("timeout 0 means the shortest timeout", "requester/retry.rs",
      "            0 => Timer::Off,\n",
      "            0 => Timer::Ack(now.after(ack_timeout(0))),\n"),
-    ("nobody asks where there is no timer", "requester/send.rs",
+    ("an acknowledgment request is delayed although there is no timer", "requester/send.rs",
      "            && context.settings.timeout != 0\n",
      ""),
-    ("what went out of a failed WQE is forgotten", "requester/mod.rs",
+    ("the sent packets of a failed WQE are not in flight", "requester/mod.rs",
      "        self.started = self.started.min(offset);\n",
      ("        self.started = self.started.min(offset);\n"
          "        if let Some(wqe) = self.window.get(offset) {\n"
          "            self.sent = wqe.first;\n        }\n")),
-    ("SQE reuses the PSNs of what failed", "requester/mod.rs",
+    ("SQE reuses the PSNs of the failed WQE", "requester/mod.rs",
      "        self.start(self.next);\n",
      "        self.start(self.una);\n"),
     ("a send error breaks the receive queue too", "qp/mod.rs",
@@ -167,10 +170,10 @@ MUTANTS = [
     ("SQ_DRAINED without being asked", "qp/mod.rs",
      "                if notify {",
      "                if notify || true {"),
-    ("LAST_WQE_REACHED is not told", "qp/mod.rs",
+    ("LAST_WQE_REACHED is not raised", "qp/mod.rs",
      "        if self.context.config.has_srq {\n            host",
      "        if self.context.config.has_srq && false {\n            host"),
-    ("a datagram's own queue key is not its QP's", "requester/segment.rs",
+    ("the top bit of a Q_Key does not select the QP's own Q_Key", "requester/segment.rs",
      "if given.0 & OWN_QKEY == 0 {",
      "if given.0 != 0 {"),
     ("a datagram that is too long is sent", "requester/wqe.rs",
@@ -182,7 +185,7 @@ MUTANTS = [
     ("QP1 takes datagrams of any length", "responder/ud.rs",
      "        MAD_LEN => Ok(received),",
      "        _ if packet.payload_len <= u32::MAX - MAD_LEN => Ok(received),"),
-    ("a datagram is not placed behind the GRH", "responder/ud.rs",
+    ("a datagram is placed at the room for the GRH", "responder/ud.rs",
      "host.scatter_recv(wr.slot, GRH_LEN)",
      "host.scatter_recv(wr.slot, 0)"),
     ("a datagram's length leaves out the GRH", "responder/ud.rs",
@@ -194,7 +197,7 @@ MUTANTS = [
     ("a message of UC that does not fit breaks the QP", "responder/execute.rs",
      "        return Err(Refusal::TooLong);\n",
      "        return Err(Refusal::Receive(crate::wc::WcStatus::LocLenErr, NakCode::InvalidRequest));\n"),
-    ("a SEND's key stays valid", "responder/execute.rs",
+    ("SEND with Invalidate invalidates no key", "responder/execute.rs",
      "                        host.invalidate_remote(rkey)?;\n",
      ""),
     ("an ATOMIC WRITE's answer is not repeated", "responder/duplicate.rs",
@@ -203,16 +206,16 @@ MUTANTS = [
     ("a FLUSH's answer is not repeated", "responder/duplicate.rs",
      "known == Recorded::Flush(kind, reth)",
      "known != Recorded::Flush(kind, reth)"),
-    ("an XRC request names no queue", "requester/segment.rs",
+    ("an XRC request does not name its SRQ", "requester/segment.rs",
      "Service::Xrc(Some(wqe.wr.srqn))",
      "Service::Xrc(Some(Default::default()))"),
-    ("an XRC target has a queue of its own", "responder/mod.rs",
+    ("an XRC target takes receives from a queue of its own", "responder/mod.rs",
      "host.take_xrc_recv(srqn)?",
      "host.take_recv()?"),
     ("an XRC target answers as RC does", "responder/reply.rs",
      "QpKind::XrcTgt => Service::Xrc(None),",
      "QpKind::XrcTgt => Service::Rc,"),
-    ("an XRC target looks again in the wrong queue", "responder/mod.rs",
+    ("an XRC target looks again for a receive in the wrong SRQ", "responder/mod.rs",
      "self.answer = Answer::NotReady(named_queue(packet));",
      "self.answer = Answer::NotReady(named_queue(packet).map(|_| Srqn::new(0xab_cd01)));"),
     ("the solicited bit is on all packets", "requester/segment.rs",
@@ -245,20 +248,20 @@ MUTANTS = [
     ("one answer too few is remembered", "responder/replay.rs",
      "self.oldest.max(self.next.saturating_sub(self.bound(limit)))",
      "self.oldest.max(self.next.saturating_sub(self.bound(limit)).saturating_add(1))"),
-    ("more room forgets the answers there are", "responder/replay.rs",
+    ("a larger store of records forgets its records", "responder/replay.rs",
      "for number in self.oldest..self.next {",
      "for number in self.next..self.next {"),
-    ("READs at a time never become fewer", "qp/modify.rs",
+    ("max_rd_atomic never decreases", "qp/modify.rs",
      "set(&mut settings.max_rd_atomic, attrs.max_rd_atomic);",
      "settings.max_rd_atomic = settings.max_rd_atomic.max(attrs.max_rd_atomic.unwrap_or(0));"),
-    ("a binding is not carried out", "requester/send.rs",
+    ("a memory window is not bound", "requester/send.rs",
      "            (None, SendOp::Local(op)) => host",
      "            (None, SendOp::Local(LocalOp::BindMw)) => Ok(()),\n            (None, SendOp::Local(op)) => host"),
     ("a WRITE's later packets are not checked", "responder/execute.rs",
      "            host.write_remote(reth.rkey, reth.va.wrapping_add(u64::from(segment.offset)))?;",
      ("            let written = host.write_remote(reth.rkey, reth.va.wrapping_add(u64::from(segment.offset)));\n"
          "            if segment.offset == 0 {\n                written?;\n            }")),
-    ("no receive and no RNR NAK", "responder/mod.rs",
+    ("a SEND without a receive gets a sequence NAK", "responder/mod.rs",
      "                self.answer = Answer::NotReady(named_queue(packet));",
      "                self.report_missing(self.expected.next(), host);"),
     ("an unreliable message goes on after a loss", "responder/mod.rs",
@@ -277,7 +280,7 @@ MUTANTS = [
     ("modify_qp(ERR) doesn't silence a responder that broke", "qp/modify.rs",
      "QpState::Err if self.state.name() == QpState::Err => self.responder.cancel_all(),",
      "QpState::Err if self.state.name() == QpState::Err => {}"),
-    ("RESET keeps the expected order", "responder/mod.rs",
+    ("RESET does not forget a lost packet", "responder/mod.rs",
      "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n        self.undo",
      "        self.answer = Answer::Nothing;\n        self.undo"),
     ("a READ's answer carries no MSN", "responder/reply.rs",
@@ -298,7 +301,7 @@ MUTANTS = [
     ("a READ response of a wrong length is accepted", "requester/ack.rs",
      "fits(part, wqe.request_ends(index)) && packet.payload_len == length",
      "{ let _ = length; fits(part, wqe.request_ends(index)) }"),
-    ("an answer without an MSN that does not fit is believed", "requester/ack.rs",
+    ("an unawaited response without an MSN takes effect", "requester/ack.rs",
      "if !proven && !self.is_awaited(packet, context) {",
      "if !proven && aeth.is_some() && !self.is_awaited(packet, context) {"),
     ("the partition is ignored", "qp/mod.rs",
@@ -317,19 +320,19 @@ MUTANTS = [
      "            0 => Ok(()),\n            length => host",
      "            0.. if psn == psn => Ok(()),\n            length => host",
      "memory_that_went_away_refuses_a_replay_only"),
-    ("what is acknowledged goes out again", "requester/send.rs",
+    ("acknowledged packets are sent again", "requester/send.rs",
      "self.cursor.packet = self.cursor.packet.max(acked);",
      "self.cursor.packet = self.cursor.packet.max(acked.min(0));"),
-    ("a duplicate is acknowledged with all there is", "responder/duplicate.rs",
+    ("the acknowledgment of a duplicate skips a response", "responder/duplicate.rs",
      "let psn = if skips { psn } else { latest };",
      "let psn = if skips && false { psn } else { latest };"),
-    ("a duplicate is acknowledged alone", "responder/duplicate.rs",
+    ("the acknowledgment of a duplicate covers no later packet", "responder/duplicate.rs",
      "let psn = if skips { psn } else { latest };",
      "let psn = if skips || true { psn } else { latest };"),
-    ("to ask is to send everything again", "requester/mod.rs",
+    ("to request an acknowledgment, the requester sends all packets again", "requester/mod.rs",
      "        self.cursor = newest;\n        self.probes = true;\n        self.retry",
      "        let _ = newest;\n        self.rewind();\n        self.retry"),
-    ("a question asks nothing", "requester/send.rs",
+    ("a packet that is sent again for an acknowledgment requests none", "requester/send.rs",
      "            self.unasked = ASK_EVERY;",
      "            self.unasked = 0;",
      "local_drops_are_sent_again_without_a_retry"),
@@ -346,27 +349,27 @@ MUTANTS = [
     ("a READ response that the host dropped is taken for sent", "responder/reply.rs",
      "                self.ring.demand(number, pending);",
      "                let _ = pending;"),
-    ("a packet taken back moves the cursor forward", "requester/mod.rs",
+    ("a dropped packet moves the cursor forward", "requester/mod.rs",
      "let is_last = packet < end && packet.saturating_add(span) == end;",
      "let is_last = packet < wqe.packets;",
      "a_dropped_packet_waits_its_turn_after_a_rewind"),
-    ("an acknowledged packet is taken back", "requester/mod.rs",
+    ("an acknowledged packet that the host dropped is sent again", "requester/mod.rs",
      "if !is_last || psn.before(self.una) {",
      "if !is_last {",
      "an_acknowledged_packet_is_not_taken_back"),
-    ("a packet that went out before is withdrawn", "requester/mod.rs",
+    ("a dropped packet is not in flight although an earlier copy is", "requester/mod.rs",
      "self.sent = self.before.sent;",
      "self.sent = psn;",
      "a_packet_that_went_out_before_stays_in_flight"),
-    ("a response taken back undoes a new request", "responder/reply.rs",
+    ("a dropped response undoes a new request", "responder/reply.rs",
      "replay.filter(|replay| (replay.pending, replay.sent) == after)",
      "replay.filter(|_| after == after)",
      "a_dropped_response_does_not_undo_a_new_request"),
-    ("a forgotten answer is taken back", "responder/replay.rs",
+    ("a dropped response of a forgotten request is sent again", "responder/replay.rs",
      "(self.oldest..self.next).contains(&number.0)",
      "(0..self.next).contains(&number.0)",
      "a_dropped_response_of_a_forgotten_request_stays_dropped"),
-    ("a drop has no pause", "qp/mod.rs",
+    ("a packet that the host dropped causes no pause", "qp/mod.rs",
      "        self.pause.begin(now);",
      "",
      "local_drops_are_sent_again_without_a_retry"),
@@ -374,25 +377,25 @@ MUTANTS = [
      "is_some_and(|replay| past < replay.end());",
      "is_some_and(|replay| past > 0 && psn.before(replay.last_psn()));",
      "old_records_do_not_match_new_packets"),
-    ("a receive posted meanwhile spends a transport retry", "responder/reply.rs",
+    ("a receive posted before an RNR NAK makes it a sequence NAK", "responder/reply.rs",
      "            _ => SHORTEST_RNR_TIMER,",
      "            _ => return Syndrome::Nak(NakCode::PsnSequence),"),
-    ("a peer that is gone gets all that it asked for", "responder/reply.rs",
+    ("a silent peer gets one READ response too many", "responder/reply.rs",
      "        if self.unheard >= MOST_UNHEARD && ",
      "        if self.unheard > MOST_UNHEARD && ",
      "a_peer_that_is_not_heard_of_gets_no_more"),
-    ("a short timeout is all that a peer's host has", "requester/retry.rs",
+    ("a short timeout is not extended", "requester/retry.rs",
      "    Duration(least.max(most.min(LEAST_TIMEOUT)))",
      "    Duration(least.max(most.min(0)))"),
-    ("any fatal NAK is believed", "requester/ack.rs",
+    ("a fatal NAK with an implausible MSN takes effect at once", "requester/ack.rs",
      "if !self.is_plausible(aeth.msn) {",
      "if !self.is_plausible(aeth.msn) && false {",
      "a_forged_nak_is_challenged_and_refuted"),
-    ("a number that the peer can't have reached is heard", "requester/challenge.rs",
+    ("an MSN that the peer can't have reached is recorded", "requester/challenge.rs",
      "        if self.is_plausible(msn) {\n            self.msn",
      "        if self.advance(msn) <= MSN_MASK >> 1 {\n            self.msn",
      "a_forged_number_is_not_learnt"),
-    ("numbers count from what is finished", "requester/challenge.rs",
+    ("the limit of MSNs counts only the unacknowledged packets", "requester/challenge.rs",
      "<= self.sent.ahead_of(self.counted)",
      "<= self.sent.ahead_of(self.una)",
      "numbers_are_heard_behind_packets_that_carry_none"),
@@ -400,7 +403,7 @@ MUTANTS = [
      "!challenge.psn.before(acked)",
      "challenge.psn.before(acked) || true",
      "a_forged_nak_is_challenged_and_refuted"),
-    ("a challenged NAK has no status", "requester/mod.rs",
+    ("a challenged request fails without the NAK's status", "requester/mod.rs",
      "if let Some(challenge) = self.challenge {",
      "if let Some(challenge) = self.challenge.filter(|_| false) {",
      "an_unrefuted_nak_is_believed_with_the_last_retry"),
@@ -411,11 +414,11 @@ MUTANTS = [
     ("no RNR NAK spends a retry", "requester/ack.rs",
      "if !self.retry.spend_rnr(",
      "if false && !self.retry.spend_rnr("),
-    ("forged RNR NAKs before progress count", "requester/retry.rs",
+    ("progress does not reset the count of forged RNR NAKs", "requester/retry.rs",
      "        self.unproven = 0;\n",
      "",
      "forged_waits_before_progress_do_not_count"),
-    ("a challenge asks nothing", "requester/challenge.rs",
+    ("a challenge requests no acknowledgment", "requester/challenge.rs",
      "        let _ = self.ask_again(now, context);\n",
      "        let _ = (now, context);\n",
      "a_lost_challenge_is_sent_again"),
@@ -423,7 +426,7 @@ MUTANTS = [
 
 
 def copy(to):
-    """The workspace, reduced to the engine and the simulator."""
+    """Copies the workspace to a folder, reduced to the engine and the simulator."""
     for part in ("rust/roce", "tests/sim"):
         shutil.copytree(TOP / part, to / part)
     shutil.copy(TOP / "Cargo.lock", to)
@@ -433,7 +436,10 @@ def copy(to):
 
 
 def build(at):
-    """Build quickly rather than well: most mutants die within a few seeds."""
+    """Builds the simulator; returns the errors, or None.
+
+    It builds with little optimisation, because most mutants fail within a few seeds.
+    """
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(at / "target"), "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
         "CARGO_PROFILE_DEV_DEBUG": "false", "CARGO_INCREMENTAL": "1", "RUSTFLAGS": "--cap-lints warn",
@@ -444,7 +450,7 @@ def build(at):
 
 
 def simulate(at):
-    """The first failing seed, or None."""
+    """Runs the simulator; returns a match with the first failing seed and its message, or None."""
     try:
         ran = subprocess.run([str(at / "target/debug/roce-sim"), "--seeds", str(SEEDS)], stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, text=True, timeout=RUN_SECONDS, check=False)
@@ -455,7 +461,7 @@ def simulate(at):
 
 
 def test(at, name):
-    """Run a unit test of the engine: whether it builds, and whether it fails."""
+    """Runs a unit test of the engine; returns whether it builds, and whether it fails."""
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(at / "target"), "CARGO_PROFILE_DEV_DEBUG": "false", "RUSTFLAGS": "--cap-lints warn",
     }
@@ -468,7 +474,7 @@ def test(at, name):
 
 
 def judge(at, mutant):
-    """Try one mutant; a pair of whether it was caught and a remark."""
+    """Tries one mutant; returns whether it was caught, and a remark."""
     _, name, old, new, *tests = mutant
     path = at / "rust/roce" / name
     source = path.read_text()
