@@ -10,7 +10,8 @@ use roce::wire::packet::Packet;
 
 use crate::swarm::Chaos;
 
-/// A datagram on the network.
+/// A datagram on the network, to the end with index `to`. `epoch` is the number of the connection
+/// that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) to: usize,
@@ -20,7 +21,8 @@ pub(crate) struct Flight {
     pub(crate) intact: Option<Packet>,
 }
 
-/// An event. The numbers are indices of ends, or of pairs of ends, and epochs.
+/// An event. A `usize` is the index of an end, which is one QP of a connection, or of a pair of
+/// ends. A `u32` is an epoch: the number of the end's connection when the event was created.
 #[derive(Debug)]
 pub(crate) enum Event {
     Arrive(Flight),
@@ -36,7 +38,7 @@ pub(crate) enum Event {
     Undrain(usize, u32),
     /// The transition of an end from SQE to RTS.
     Resume(usize, u32),
-    /// The blackhole ends: packets reach its node again.
+    /// Packets reach again the node to which the network dropped all packets.
     Daylight,
 }
 

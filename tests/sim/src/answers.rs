@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle for the packets that a responder sends: ACKs, NAKs and answers.
+//! The oracle for the packets that a responder sends: ACKs, NAKs, and answers, which are the
+//! responses to READs, atomics, ATOMIC WRITEs and FLUSHes. `ext` is a packet's PSN, extended so
+//! that it doesn't wrap.
 
 use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};

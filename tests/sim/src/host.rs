@@ -23,9 +23,9 @@ pub(crate) struct SimHost<'a> {
     pub(crate) side: &'a mut Side,
     pub(crate) memory: &'a mut Memory,
     pub(crate) rings: &'a mut [RecvRing],
-    /// The payload of the packet being handled, …
+    /// The payload of the packet being handled.
     pub(crate) payload: &'a [u8],
-    /// … and the shared receive queue that the packet names.
+    /// The shared receive queue that this packet names.
     pub(crate) srqn: Option<Srqn>,
 }
 
@@ -78,8 +78,8 @@ impl SendQueue for SimHost<'_> {
                 .fail(format!("executed {slot:?}, which isn't taken"));
             return Err(WcStatus::GeneralErr);
         };
-        // Requests in flight may need their memory again before an invalidation. Other operations
-        // need not wait.
+        // A request in flight may be sent again, and then reads its memory again. So an
+        // invalidation waits for it. Other operations need not wait.
         let waits = matches!(op, LocalOp::Invalidate(_));
         let early = (self.side.completed..index).find(|&i| waits && !self.side.finished(i));
         if let Some(early) = early {
@@ -110,8 +110,8 @@ impl SendQueue for SimHost<'_> {
 }
 
 impl SimHost<'_> {
-    /// Returns the index of the first byte of a range, if a peer may access it, through the shared
-    /// receive queue that the packet names, if any.
+    /// Returns the index of the first byte of a range if a peer may access the range. A shared
+    /// receive queue that the packet names must exist.
     fn grant(
         &self,
         rkey: Rkey,

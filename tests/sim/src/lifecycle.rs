@@ -15,7 +15,7 @@ use crate::swarm::{Chaos, Swarm};
 use crate::workload::GRANTS;
 use crate::world::{Check, World, REPLAYS};
 
-/// Index of the revocable region of a node.
+/// Index of the revocable region of a node: its key and rights change while traffic flows.
 const REVOCABLE: usize = 3;
 
 const ALL_RIGHTS: RemoteRights = RemoteRights {
@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// Draws a first PSN, mostly one from which the PSNs soon wrap.
+    /// Draws a first PSN. In seeds with `near_wrap`, the PSNs soon wrap from it.
     fn first_psn(&mut self) -> Psn {
         if self.swarm.near_wrap {
             Psn::new(0u32.wrapping_sub(self.rng.below(120) as u32))
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// Brings an end from RTR to RTS, unless the connection is gone.
+    /// Brings an end from RTR to RTS, if the connection `epoch` still exists.
     pub(crate) fn ready(&mut self, end: usize, epoch: u32) -> Check {
         let side = &self.ends[end].side;
         if side.epoch != epoch || side.state != QpState::Rtr {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Resets both ends and connects them anew, unless all is to drain.
+    /// Resets both ends and connects them anew. Does nothing once the last messages drain.
     pub(crate) fn recover(&mut self, pair: usize) -> Check {
         self.recovering[pair] = false;
         if self.deadline.is_some() {
@@ -309,8 +309,8 @@ impl World {
         self.turn(end)
     }
 
-    /// Returns to RTS after a send error. The messages that were taken are flushed by now, and
-    /// those posted since then are carried out.
+    /// Returns to RTS after a send error. All posted messages must be flushed by now. The messages
+    /// that this function posts before the transition are carried out in RTS.
     pub(crate) fn resume(&mut self, end: usize, epoch: u32) -> Check {
         let side = &self.ends[end].side;
         if side.epoch != epoch || side.state != QpState::Sqe {
@@ -342,8 +342,8 @@ impl World {
         memory.regions[REVOCABLE] = new;
     }
 
-    /// Changes the rights and the memory of the revocable region: its own memory, or that of the
-    /// first region.
+    /// Changes the rights of the revocable region, and backs it with its own memory or with that of
+    /// the first region.
     fn reregister(&mut self, node: usize) {
         let home = self.rng.pick(&[0, REVOCABLE]);
         let at = self.nodes[node].regions[home].start;
@@ -352,8 +352,8 @@ impl World {
         (region.at, region.grant) = (at, grant);
     }
 
-    /// Changes the attributes that may change in SQD: more answers to remember, and any number of
-    /// concurrent READs that the peer serves.
+    /// Changes attributes that may change in SQD: raises `max_dest_rd_atomic`, and draws
+    /// `retry_cnt` and a `max_rd_atomic` that the peer allows.
     fn tune(&mut self, end: usize) -> Check {
         let served = self.ends[end ^ 1].side.profile.max_dest_rd_atomic;
         let side = &mut self.ends[end].side;
@@ -501,7 +501,7 @@ impl World {
         Ok(())
     }
 
-    /// Polls the engine until it has nothing to do.
+    /// Runs the engine often enough that it can flush all messages.
     fn turns(&mut self, end: usize) -> Check {
         for _ in 0..16 {
             self.turn(end)?;

@@ -4,9 +4,9 @@
 //! oracle that knows at every step which actions are allowed.
 //!
 //! One seed determines everything: sizes, operations, faults and their times. Each packet passes
-//! through the real codec and ICRC. The oracle ([`requester`], [`responder`], [`answers`]) keeps a
-//! reference of both directions of each connection, which forecasts the effects of each packet, and
-//! a shadow of all memory.
+//! through the engine's codec, with its ICRC. The oracle ([`requester`], [`responder`],
+//! [`answers`]) keeps a model of both directions of each connection, and a shadow copy of all
+//! memory. The model forecasts the effects of each packet.
 
 mod agenda;
 mod answers;
@@ -48,7 +48,7 @@ const REPEAT_EVERY: u64 = 32;
 /// One of this many seeds simulates datagrams. The others simulate connections.
 const DATAGRAMS_EVERY: u64 = 10;
 
-/// Number of failures after which no more seeds are run.
+/// Number of failures of one thread after which no thread starts another seed.
 const MOST_FAILURES: usize = 5;
 
 struct Options {

@@ -19,9 +19,9 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     pub(crate) key: u32,
-    /// Offset of the region for peers, …
+    /// The region's first virtual address, as an offset from [`Memory::base`].
     pub(crate) start: usize,
-    /// … and offset of its bytes.
+    /// Index of the region's first byte in [`Memory::bytes`].
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) grant: Grant,

@@ -30,7 +30,7 @@ pub(crate) enum LocalFault {
 pub(crate) struct Message {
     pub(crate) wr: SendWr,
     pub(crate) fault: LocalFault,
-    /// The key of its own memory that the operation makes valid.
+    /// The key of a local region that the operation makes valid.
     pub(crate) opens: Option<u32>,
     /// The bytes that a SEND, WRITE or ATOMIC WRITE moves.
     pub(crate) payload: Rc<[u8]>,

@@ -53,10 +53,10 @@ pub(crate) struct RecvRing {
     next_id: u64,
 }
 
-/// Indices of the rings at the targets' node that XRC requests may name, …
+/// Indices of the rings that XRC requests may name, at the node with the XRC target QPs.
 pub(crate) const XRC_RINGS: [usize; 2] = [1, 3];
 
-/// … and of a ring there that belongs to another XRC domain.
+/// Index of a ring at the same node that belongs to another XRC domain.
 pub(crate) const FOREIGN_RING: usize = 5;
 
 /// Returns the number of the shared receive queue with this ring.

@@ -14,7 +14,7 @@ use crate::side::Side;
 
 type Check = Result<(), String>;
 
-/// One of this many packets must request an acknowledgment.
+/// At least one of this many consecutive packets must request an acknowledgment.
 const ASK_EVERY: u32 = 32;
 
 /// Delays of the RNR timer codes in units of 10 µs (IBTA 1.x §9.7.5.2.8).
@@ -35,7 +35,7 @@ pub(crate) fn ack_timeout(exponent: u8) -> u64 {
     least.max((4 * least).min(4096 << 10))
 }
 
-/// Posts a message after those that were posted before.
+/// Posts a message, and assigns the extended PSNs of its packets.
 pub(crate) fn post(side: &mut Side, mut message: Message) {
     message.first = side.tx.assigned;
     message.packets = message::packets(&message.wr, side.profile.mtu);
@@ -234,7 +234,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if ext == next || skipped {
         return Ok(());
     }
-    // The newest packet that needs only an acknowledgment may be sent again, to request one.
+    // If the newest packet needs only an acknowledgment, it may be sent again to request one.
     let behind = side.messages[side.completed..side.taken].iter();
     let newest = behind
         .filter(|message| message.packets > 0 && message.first < tx.cursor)
@@ -248,9 +248,10 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
             tx.cursor, tx.una
         ));
     }
-    // The engine may have decided to send the packet that much earlier.
+    // The engine may have decided up to `slack` nanoseconds ago to send the packet.
     let due = (tx.sent_at[tx.una as usize] + ack_timeout(profile.timeout)).saturating_sub(slack);
-    // Packets without an acknowledgment request are sent again when an acknowledgment is needed.
+    // SQD, a local error and a local operation wait for acknowledgments. For them, packets that
+    // requested none are sent again.
     let ended = tx.drain_at.is_some()
         || side.messages[side.completed..side.taken]
             .iter()
@@ -259,7 +260,8 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if !tx.nudged && early && !ended {
         return Err(format!("went back at {now} ns, the timeout is at {due}"));
     }
-    // Resending to request an acknowledgment is not a retry.
+    // If no packet in flight requested an acknowledgment, the engine must not go back: it sends
+    // only the newest packet again, with the request. This is not a retry.
     let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;
     if nobody_asked && !probes && !tx.nudged && !tx.starved && !ended {
         return Err(format!(
@@ -344,7 +346,7 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
             }
         }
         WcStatus::WrFlushErr => {
-            // A message before the refused one whose response was lost gets no response any more.
+            // If the response to a message before the refused one was lost, it does not come again.
             let before = |ext| message.end() <= ext;
             let refused = side.tx.refusal.is_some_and(|(_, ext)| before(ext))
                 || side.tx.rnr_until.is_some_and(|(_, ext)| before(ext));
@@ -372,7 +374,8 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     Ok(())
 }
 
-/// Returns the number after the failed message. A message that was never started takes no numbers.
+/// Returns one past the last extended PSN of the failed message. A message that was never started
+/// takes no PSNs.
 fn stop(side: &mut Side, index: usize) -> u64 {
     let message = &mut side.messages[index];
     if matches!(message.fault, LocalFault::Malformed(_)) {
@@ -381,8 +384,8 @@ fn stop(side: &mut Side, index: usize) -> u64 {
     message.end()
 }
 
-/// Renumbers the messages when the QP enters RTS from SQE. Flushed messages take no numbers, and
-/// the posted ones follow the message that failed.
+/// Renumbers the messages when the QP enters RTS from SQE. Flushed messages take no PSNs, and the
+/// PSNs of the posted messages follow those of the message that failed.
 pub(crate) fn renumber(side: &mut Side) {
     let Some((from, mut next)) = side.failed.take() else {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The oracle of the responder: a reference that knows the messages that the peer posted, so that
-//! it forecasts the exact effects of each request packet.
+//! The oracle of the responder: a reference implementation. It knows the messages that the peer
+//! posted, and so forecasts the exact effects of each request packet.
 
 use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Qpn;
@@ -35,7 +35,7 @@ pub(crate) struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    /// Carries out a request packet on the shadow.
+    /// Carries out a request packet on the shadow copy of the memory. Returns the expected effects.
     pub(crate) fn request(&mut self, packet: &Packet) -> Forecast {
         let mut forecast = Forecast::default();
         if !self.side.receives() {
@@ -74,7 +74,8 @@ impl Reference<'_> {
             self.side.rx.owes = owed;
         }
         let rx = &mut self.side.rx;
-        // A NAK that is no longer needed would have acknowledged the packets before it.
+        // A due NAK would have acknowledged the packets before it. If it is no longer needed, an
+        // ACK does that.
         let spared = rx.gap == Gap::None && matches!(gap, Gap::Seen(_) | Gap::NotReady);
         let due = packet.bth.ack_req || spared || !rx.may_ack.is_empty();
         if rx.epsn > ext && due && !self.peer.messages[index].wants_response() {
@@ -164,7 +165,7 @@ impl Reference<'_> {
             });
         }
         if matches!(gap, Gap::Seen(newest) if newest >= rx.epsn) {
-            // Some of the packets that were dropped ahead of the gap are still missing.
+            // Packets that came after the gap were dropped, and some of them are still missing.
             rx.gap = gap;
         }
         if last || message.is_read() {
@@ -483,7 +484,7 @@ pub(crate) fn poll(side: &Side, rings: &[RecvRing]) -> Forecast {
     }
 }
 
-/// Compares the engine's effects with the forecast. In ERR, flushes may follow.
+/// Compares the engine's effects with the forecast. In ERR, flushed receives may follow.
 pub(crate) fn compare(side: &mut Side, forecast: &Forecast) -> Check {
     let effects = core::mem::take(&mut side.effects);
     let mut got = effects.iter();

@@ -49,7 +49,7 @@ pub(crate) fn response(
         },
         Body::ReadResponse(part) => {
             let last = matches!(part, ReadPart::Last(_) | ReadPart::Only(_));
-            // The end of a part isn't the end of the READ.
+            // A READ may be cut into several requests. The end of one isn't the end of the READ.
             let whole = side
                 .message_at(ext)
                 .is_none_or(|index| side.messages[index].end() == ext + 1);
@@ -82,8 +82,8 @@ fn msn(packet: &Packet) -> Option<u32> {
     }
 }
 
-/// Records an implausible response, which may be forged. The request continues, and fails with the
-/// last retry.
+/// Records an implausible response, which may be forged. The request continues. It fails with an
+/// error of the response only when all retries are spent.
 fn doubt(side: &mut Side, ext: u64) {
     let tx = &mut side.tx;
     tx.doubted = tx.doubted.or(Some(ext));
@@ -116,7 +116,8 @@ fn advance(side: &mut Side, una: u64) {
     let tx = &mut side.tx;
     if una > tx.una {
         tx.una = una;
-        // If the packet is still to be sent in the current pass, that doesn't count as a retry.
+        // A packet before the cursor was sent since the engine last went back. That is its first
+        // try.
         tx.tries = u32::from(una < tx.cursor);
         tx.fair_tries = 0;
         tx.rnr_naks = 0;

@@ -64,7 +64,7 @@ pub(crate) struct Expected {
     pub(crate) len: u32,
 }
 
-/// The oracle's state of the requests that this QP sends.
+/// The oracle's state of the requests that this QP sends. A number is an extended packet number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tx {
     pub(crate) numbering: Numbering,
@@ -90,8 +90,8 @@ pub(crate) struct Tx {
     pub(crate) nudged: bool,
     /// Number of RNR NAKs for `una`, at most one for each time it was sent.
     pub(crate) rnr_naks: u32,
-    /// Number of RNR NAKs that arrived after the end of a wait and before the next packet, which a
-    /// pause delayed.
+    /// Number of RNR NAKs that arrived between the end of a wait and the next packet, because a
+    /// pause delayed that packet.
     pub(crate) rnr_echoes: u32,
     /// End of the wait after an RNR NAK, and the packet that found no receive.
     pub(crate) rnr_until: Option<(u64, u64)>,
@@ -102,7 +102,7 @@ pub(crate) struct Tx {
     pub(crate) starved: bool,
     /// The refusal in the packet being handled.
     pub(crate) refusal: Option<(NakCode, u64)>,
-    /// The number whose response, the packet being handled, has a wrong length.
+    /// The number that the packet being handled answers, if that response has a wrong length.
     pub(crate) malformed: Option<u64>,
     /// The number for which a response of a wrong length arrived, without an MSN to prove it.
     /// Cleared when the number is acknowledged.
@@ -114,7 +114,8 @@ pub(crate) struct Tx {
     pub(crate) drain_at: Option<u64>,
 }
 
-/// A READ that was carried out and whose response isn't completely sent.
+/// A READ, atomic, ATOMIC WRITE or FLUSH that was carried out and whose response isn't completely
+/// sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRead {
     pub(crate) next: u64,
@@ -142,7 +143,7 @@ pub(crate) enum Gap {
     Said,
 }
 
-/// The oracle's state of the requests that this QP receives.
+/// The oracle's state of the requests that this QP receives. A number is an extended packet number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rx {
     pub(crate) numbering: Numbering,
@@ -156,8 +157,8 @@ pub(crate) struct Rx {
     pub(crate) gap: Gap,
     /// Index of the ring in which no receive was found.
     pub(crate) wanted: usize,
-    /// Set when the number of remembered answers was raised: the next number at that time, and the
-    /// limit before.
+    /// Set when `max_dest_rd_atomic`, the limit of remembered answers, was raised: `epsn` at that
+    /// time, and the limit before.
     pub(crate) raised: Option<(u64, u8)>,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reads: VecDeque<PendingRead>,
@@ -211,16 +212,17 @@ pub(crate) struct Side {
     pub(crate) failure: Option<String>,
     /// Number of LAST_WQE_REACHED events since the last reset.
     pub(crate) last_wqe: usize,
-    /// Completions no longer fit the queue, and one arrived.
+    /// Completions no longer fit the completion queue.
     pub(crate) cq_full: bool,
+    /// A completion that didn't fit has arrived.
     pub(crate) overflow: bool,
-    /// In SQE: the first message after the failed one, and its number.
+    /// In SQE: the index of the first message after the failed one, and its first packet number.
     pub(crate) failed: Option<(usize, u64)>,
     /// An event will bring the QP back to RTS.
     pub(crate) resumes: bool,
     /// Nothing is sent until this time, after this many drops by the host in a row.
     pub(crate) paused: (u64, u32),
-    /// The longest duration of consecutive pauses.
+    /// Upper bound of the total duration of consecutive pauses in nanoseconds.
     pub(crate) pause: u64,
     /// A RESET is in progress: slots come back without completions.
     pub(crate) resetting: bool,

@@ -60,7 +60,8 @@ impl World {
     }
 }
 
-/// Returns a variant of `packet` that `side` must drop. Returns `None` if the drawn kind has none.
+/// Returns a variant of `packet` that `side` must drop, of a random kind. Returns `None` if that
+/// kind of variant doesn't exist for this packet.
 fn forge(rng: &mut Rng, side: &Side, packet: &Packet) -> Option<Packet> {
     let mut forged = *packet;
     match (rng.below(5), &mut forged.body) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Setup and teardown of datagram QPs, and disturbances while traffic flows.
+//! Setup and teardown of datagram QPs, and disturbances while traffic flows. An end is a QP with
+//! its host.
 
 use roce::host::Event as AsyncEvent;
 use roce::ids::Qkey;
@@ -129,7 +130,7 @@ impl World {
                 self.modify(end, &to(QpState::Rts))?;
                 let side = &self.ends[end].side;
                 if side.messages.len() - side.taken != before {
-                    return Err(format!("end {end}: RTS took what is posted"));
+                    return Err(format!("end {end}: the transition to RTS took messages"));
                 }
                 self.turn(end)
             }

@@ -41,7 +41,7 @@ use crate::world::{Check, SimQp};
 use host::DatagramHost;
 use swarm::Swarm;
 
-/// Number of polls after which a run counts as endless.
+/// Number of polls after which the seed fails because the engine still returns packets.
 const BURST: u32 = 512;
 
 /// Number of events after which a seed counts as a livelock.
@@ -64,8 +64,8 @@ enum Event {
     },
     App(usize),
     Chaos(usize),
-    /// The transition from SQD or SQE to RTS, or a new connection after ERR, unless that QP is
-    /// gone.
+    /// The transition from SQD or SQE to RTS, or a new connection after ERR. Does nothing if the
+    /// QP's epoch is no longer this one.
     Restore(usize, u32),
 }
 
@@ -77,7 +77,7 @@ struct Origin {
     letter: usize,
 }
 
-/// The content of a posted datagram, which is kept after its QP is gone.
+/// The content of a posted datagram. It is kept when the QP is reset.
 #[derive(Clone, Debug)]
 struct Letter {
     wr: SendWr,
@@ -449,7 +449,7 @@ impl World {
         }
     }
 
-    /// Delivers a datagram to its QP, or to the QP that has its number now.
+    /// Delivers a datagram to its QP, which may have been reset since the datagram was sent.
     fn arrive(&mut self, to: usize, origin: Origin, packet: &Packet, payload: &[u8]) -> Check {
         self.trace.line(self.now, || {
             format!("end {to} <- {:?} {} bytes", packet.service, payload.len())

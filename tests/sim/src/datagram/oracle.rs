@@ -67,7 +67,7 @@ fn sends(message: &Message, mtu: u32) -> bool {
     message.wr.length <= mtu
 }
 
-/// Applies an intact datagram to the shadow. Returns the expected effects.
+/// Applies an intact datagram to the shadow copy of the memory. Returns the expected effects.
 pub(super) fn receive(
     side: &mut Side,
     memory: &mut Memory,
@@ -135,8 +135,8 @@ fn wc(receive: &Receive, status: WcStatus) -> RecvWc {
     }
 }
 
-/// Compares the engine's effects on the receive queue with the forecast. In ERR, flushes may
-/// follow.
+/// Compares the engine's effects on the receive queue with the forecast. In ERR, flushed receives
+/// may follow.
 pub(super) fn compare(side: &mut Side, forecast: &[Effect]) -> Check {
     let effects = core::mem::take(&mut side.effects);
     let mut got = effects.iter();

@@ -32,18 +32,20 @@ pub(super) struct Swarm {
     pub(super) rq: u32,
     pub(super) window: usize,
     pub(super) srq: bool,
-    /// Permille of the work requests with an unusual queue key, …
+    /// Permille of the QPs and the work requests with the second of [`QKEYS`].
     pub(super) odd_qkey: u32,
-    /// … of datagrams that exceed the MTU, …
+    /// Permille of the datagrams that exceed the MTU.
     pub(super) too_long: u32,
-    /// … of work requests that no datagram QP can carry out, or whose memory is missing, …
+    /// Permille of the work requests that no datagram QP can carry out, or whose memory is missing.
     pub(super) bad_local: u32,
-    /// … of invalid and of too short receives, …
+    /// Permille of the receives that are invalid, or whose memory is missing.
     pub(super) bad_recv: u32,
+    /// Permille of the receives that may be too short for a datagram of the MTU.
     pub(super) short_recv: u32,
-    /// … of datagrams to the multicast group, and of unsignaled work requests.
+    /// Permille of the datagrams to the multicast group.
     pub(super) multicast: u32,
     pub(super) unsignaled: u32,
+    /// Probability, in permille, that an application posts receives when it runs.
     pub(super) recv_eagerness: u32,
     /// Number of disturbances of QPs.
     pub(super) chaos: u32,
@@ -87,7 +89,7 @@ impl Swarm {
         }
     }
 
-    /// Draws a queue key for a QP.
+    /// Draws the queue key of a QP or of a work request.
     pub(super) fn qkey(&self, rng: &mut Rng) -> u32 {
         match self.kind {
             QpKind::Gsi => GSI_QKEY,
