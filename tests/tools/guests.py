@@ -131,14 +131,14 @@ class Output:
 
 
 def met_stale_breakpoint(lines):
-    """Returns whether a guest ended by a breakpoint of the kernel's code patching that was gone.
+    """Returns whether a guest ended by a stale breakpoint of the kernel's code patching.
 
     The kernel patches its code by temporary breakpoints (int3). It removes the handler of a
     breakpoint once each CPU has passed it (smp_text_poke_batch_finish(),
     arch/x86/kernel/alternative.c). A CPU that QEMU emulates on a busy host may execute such a
     breakpoint later. The kernel then reports "Oops: int3". By that time the byte of the breakpoint
-    (cc) has been overwritten, so that the line "Code:" of the oops does not show it. A breakpoint
-    that is part of the kernel's code is still there.
+    (cc) has been overwritten, so that the line "Code:" of the oops does not show it. That line does
+    show a breakpoint that is part of the kernel's code.
     """
     oops = next((index for index, line in enumerate(lines) if "Oops: int3:" in line), None)
     if oops is None:
@@ -205,9 +205,10 @@ def with_failures_skipped(lines, reason):
 def boot(scripts, slot, again=True):
     """Runs scripts in one boot and writes their lines.
 
-    A script that had not ended when the guest ended is reported as failed. If the guest ended by a
-    stale breakpoint (met_stale_breakpoint()) and `again` is true, the scripts that had not ended
-    are run in one more boot. A known kernel bug does not count as a failure.
+    A script that was begun and had not ended when the guest ended is reported as failed. If no
+    script was begun, all are. If the guest ended by a stale breakpoint (met_stale_breakpoint()) and
+    `again` is true, the scripts that had not ended are run in one more boot. A known kernel bug
+    does not count as a failure.
 
     Returns whether the guest succeeded, and a list of the scripts that were not begun.
     """
@@ -304,7 +305,7 @@ def run(scripts):
         slots.put(f"{os.environ.get('RRXE_SLOT', '')}{number or ''}")
 
     def run_group(group):
-        """Boots the scripts of a group, and again for those that a boot has not begun."""
+        """Boots with the scripts of a group, and boots again with those that were not begun."""
         slot, all_passed = slots.get(), True
         while group:
             passed, group = boot(group, slot)

@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Resets both ends and connects them anew. Does nothing once the last messages drain.
+    /// Resets both ends and connects them anew. Does nothing once the faults have stopped.
     pub(crate) fn recover(&mut self, pair: usize) -> Check {
         self.recovering[pair] = false;
         if self.deadline.is_some() {

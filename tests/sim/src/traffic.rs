@@ -58,8 +58,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the engine owes no packet although it has nothing more to send now, and sets the
-    /// engine's timer.
+    /// Sets the engine's timer after a poll that returned no packet. Checks that the engine has
+    /// left no due packet unsent.
     fn finish_turn(&mut self, end: usize) -> Check {
         let now = self.now;
         let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());

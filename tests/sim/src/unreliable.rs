@@ -12,7 +12,8 @@ use crate::responder::Reference;
 use crate::side::{Effect, Gap};
 
 impl Reference<'_> {
-    /// Carries out a packet on the shadow: the first of a message, or the next of the current one.
+    /// Carries out a packet on the shadow copy of the memory, if it is the first packet of a
+    /// message, or the next of the current one.
     pub(crate) fn unreliable(&mut self, packet: &Packet, effects: &mut Vec<Effect>) {
         let rx = &mut self.side.rx;
         let Some(ext) = rx.numbering.ext(packet.bth.psn, rx.epsn) else {

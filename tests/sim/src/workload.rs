@@ -202,7 +202,8 @@ impl Workload<'_> {
         key
     }
 
-    /// Draws a window of the peer that allows such an operation, but rarely.
+    /// Returns, for 3 of 10 operations, the index of the newest valid window of the peer that
+    /// allows such an operation.
     fn open_window(&mut self, kind: Kind, length: u32) -> Option<usize> {
         if !self.rng.chance(300) {
             return None;
@@ -220,8 +221,8 @@ impl Workload<'_> {
         Some(TARGETS + newest)
     }
 
-    /// Draws the key to invalidate, here or at the peer. It is seldom one in use, since that breaks
-    /// QPs.
+    /// Draws the key to invalidate, here or at the peer. The key is seldom one that operations use,
+    /// since its invalidation moves QPs to ERR.
     fn key_to_close(&mut self, remote: bool) -> u32 {
         let spoils = self.rng.chance(2 * self.swarm.mistakes.bad_remote);
         let memory = if remote {

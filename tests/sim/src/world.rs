@@ -63,9 +63,9 @@ pub(crate) struct World {
     pub(crate) weather: Weather,
     /// The node to which all packets are lost.
     pub(crate) blackhole: Option<usize>,
-    /// Set when the faults have stopped: the time at which all must have drained.
+    /// Set when the faults have stopped: the time at which all ends must have drained.
     pub(crate) deadline: Option<u64>,
-    /// Something was lost, on the network or with a QP.
+    /// A fault may have lost a packet.
     pub(crate) lossy: bool,
     /// Earliest time at which the faults stop.
     pub(crate) stormy_until: u64,
@@ -168,7 +168,8 @@ impl World {
         }
     }
 
-    /// Stops the faults when all messages were posted. Returns whether all has drained after that.
+    /// Stops the faults when all messages are posted, but not before `stormy_until`, or when that
+    /// takes too long. Returns whether all ends have drained since then.
     fn weathered(&mut self) -> Result<bool, String> {
         match self.deadline {
             None => {
@@ -180,7 +181,7 @@ impl World {
                 Ok(false)
             }
             Some(deadline) => {
-                // A packet that was lost where no timer runs stays lost.
+                // Without an acknowledgment timer, a lost packet isn't sent again.
                 let excused = self.swarm.timeout == 0 && self.lossy;
                 let drained = self.flights == 0
                     && self
@@ -190,8 +191,8 @@ impl World {
                 if drained || self.now <= deadline {
                     return Ok(drained);
                 }
-                // A QP that waits for ever may hold the receive for which the messages of others
-                // are retried.
+                // A QP that waits for ever may hold a receive of a shared queue. The messages to
+                // other QPs then never get this receive.
                 let stuck = |end: &End| end.waits() && !end.drained();
                 if excused && self.swarm.srq && self.ends.iter().any(stuck) {
                     return Ok(true);
@@ -201,7 +202,7 @@ impl World {
         }
     }
 
-    /// Stops the faults. All must drain within 20 timeouts and the time that a network without
+    /// Stops the faults. All ends must drain within 20 timeouts and the time that a network without
     /// faults needs.
     fn calm(&mut self) {
         self.weather = Weather::fair(self.swarm.weather.latency);
@@ -379,7 +380,7 @@ impl World {
         }
     }
 
-    /// Settles a change of state, which may have no effects but flushes.
+    /// Checks all conditions after a call that may have no effects but flushed receives.
     pub(crate) fn settle_quietly(&mut self, end: usize, before: usize) -> Check {
         self.settle(end, before, &Forecast::default())
     }

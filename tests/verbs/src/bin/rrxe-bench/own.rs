@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An RC QP that is connected to itself: what it sends arrives in the memory of the same process.
+//! An RC QP that is connected to itself: its messages arrive in the memory of the same process.
 
 use std::{io, rc::Rc};
 

@@ -24,7 +24,7 @@ use crate::{
 /// Number of receives that the server keeps posted.
 const RECEIVES: u32 = 900;
 
-/// Parameters of a case. `signal_interval` is the distance of signaled requests.
+/// Parameters of a case. One in `signal_interval` requests is signaled.
 struct Case {
     name: String,
     opcode: ibv_wr_opcode,
