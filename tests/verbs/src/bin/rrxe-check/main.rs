@@ -6,8 +6,8 @@
 //! Usage: `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`
 //!
 //! This process has QPs on both devices, so it checks the memory and the completion queues of both
-//! ends. Most cases request by device A and respond by device B. The devices may be the same. `v4`
-//! (the default) and `v6` select the IP version.
+//! ends. In most cases device A is the requester and device B the responder. The devices may be the
+//! same. `v4` (the default) and `v6` select the IP version.
 //!
 //! Without a topic the program runs all topics but `windows` and those that the usage text lists
 //! under `alone`.

@@ -344,7 +344,7 @@ fn resize(ends: &Ends) -> Outcome {
         }
         Ok(())
     };
-    // After this the posted WQEs lie around the end of the ring.
+    // After this the posted WQEs wrap around the end of the ring.
     for id in 0..31 {
         pairs.post(id)?;
     }
@@ -376,7 +376,7 @@ fn resize(ends: &Ends) -> Outcome {
 }
 
 fn resize_busy(ends: &Ends) -> Outcome {
-    // Enough that a resize takes some time to move them.
+    // So many posted receives that a resize takes some time to move them.
     const POSTED: usize = 1 << 13;
     const MESSAGES: usize = 40;
     const RESIZES: u32 = 6;

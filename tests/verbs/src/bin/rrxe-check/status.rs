@@ -230,7 +230,7 @@ fn misaligned_atomic(ends: &Ends) -> Outcome {
     let pair = Pair::new(ends, Plan::default())?;
     let sges = vec![pair.a.mr.sge(0, 8)];
     let mut request = Send::new(7, IBV_WR_ATOMIC_FETCH_AND_ADD, sges).at(&pair.b, 0);
-    // The region begins at an aligned address, so an address 4 bytes behind is misaligned. The
+    // The region begins at an aligned address, so the address 4 bytes later is misaligned. The
     // library may refuse a misaligned address itself, with EINVAL.
     request.remote.0 += 4;
     match pair.a.send(request.clone()) {

@@ -79,7 +79,7 @@ pub fn run_uc(tap: &mut Tap, ends: &Ends) {
 }
 
 /// A WRITE over UC. The completion at A does not say that the data has arrived, so B waits for a
-/// SEND behind the WRITE.
+/// SEND that A posts after the WRITE.
 pub fn write_uc(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
     let source = pair.a.mr.sge(SOURCE, size);
     pair.a
@@ -119,8 +119,8 @@ pub fn each_size(
     Ok(())
 }
 
-/// Checks that the target holds the pattern of `seed`, and that the bytes before and behind it are
-/// untouched.
+/// Checks that the target holds the pattern of `seed`, and that the byte before it and the byte
+/// after it are untouched.
 fn check_target(pair: &Pair, size: usize, seed: u64) -> Outcome {
     let memory = &pair.b.mr.buffer;
     if let Some(at) = memory.mismatch(TARGET, size, seed) {
@@ -412,7 +412,7 @@ fn both_directions(ends: &Ends) -> Outcome {
         ..plan.depth
     };
     // 2.1 s, because 1,024 packets are in flight each way, and the debug kernel needs longer than
-    // 0.5 s for the packets before the first acknowledgement.
+    // 0.5 s for the packets before the first acknowledgment.
     plan.timing.timeout = 19;
     let mut pair = Pair::new(ends, plan)?;
     pair.a.mr.buffer.fill(0, 65536, 1);

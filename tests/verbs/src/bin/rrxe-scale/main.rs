@@ -5,7 +5,7 @@
 //!
 //! `rrxe-scale objects DEVICE COUNT [leave]` creates COUNT memory regions, CQs and QPs in one
 //! process, connects the QPs in pairs and sends a message over each pair. Then it destroys all
-//! objects, or with `leave_objects` leaves them to the end of the process.
+//! objects, or with `leave` leaves them to the end of the process.
 //!
 //! `rrxe-scale connections DEVICE_A DEVICE_B COUNT` sets up, uses and tears down COUNT connections,
 //! one after another.
@@ -269,9 +269,9 @@ fn one(device: &str, kind: &str) -> Outcome {
     made.map(drop).map_err(|why| why.to_string())
 }
 
-/// Creates objects of a kind until the device refuses one with `ENOMEM`. This must be at the limit
-/// of a user, and not earlier than the few other objects of this process explain. At the limit
-/// another user can create an object. This user can do so after one object was destroyed.
+/// Creates objects of a kind until the device refuses one with `ENOMEM`. This must happen at the
+/// limit of a user, which also counts the few other objects of this process. At the limit another
+/// user can create an object. This user can do so after one object was destroyed.
 fn limit(device: &str, kind: &str) -> Outcome {
     const ENOMEM: i32 = 12;
     /// Maximum number of objects of a user, of all kinds together.

@@ -64,7 +64,8 @@ pub fn all(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     }
 }
 
-/// Regions without the necessary rights, and regions and windows of another protection domain.
+/// Checks bindings to regions that lack rights or are zero-based, and bindings with a region or a
+/// window of another protection domain. A binding that only reads needs no local write.
 fn refused_regions(ends: &Ends, kind: ibv_mw_type) -> Outcome {
     let cases = [
         (
