@@ -3,7 +3,8 @@
 //! Calls of libibverbs' extended operation table (`struct verbs_context`): QPs whose work requests
 //! are built by calls (`ibv_qp_ex`), and the moderation of CQs (`ibv_modify_cq`).
 //!
-//! Stock librxe offers ATOMIC_WRITE by `ibv_qp_ex` only. It lacks `ibv_modify_cq`.
+//! In stock librxe, an ATOMIC_WRITE can be posted by `ibv_qp_ex` only. Stock librxe lacks
+//! `ibv_modify_cq`.
 
 use std::{io, mem::offset_of, rc::Rc};
 

@@ -256,8 +256,8 @@ impl Mw {
         unsafe { (*self.raw).rkey }
     }
 
-    /// Stores the R_Key that a BIND_MW work request has given the window in the library's
-    /// structure. The library does so itself only in `ibv_bind_mw`.
+    /// Stores in the library's structure the R_Key that a BIND_MW work request has given the
+    /// window. The library does so itself only in `ibv_bind_mw`.
     pub fn set_rkey(&self, rkey: u32) {
         // SAFETY: As above.
         unsafe { (*self.raw).rkey = rkey };

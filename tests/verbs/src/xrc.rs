@@ -540,12 +540,12 @@ impl Target {
 
     /// Takes the target back to RESET.
     pub fn reset(&mut self) -> io::Result<()> {
-        // Not by ibv_modify_qp(): for RESET the provider reads its own structure behind `ibv_qp`,
-        // which this QP lacks.
+        // Not by ibv_modify_qp(): for RESET the provider reads fields that follow `ibv_qp` in its
+        // own structure. This QP has no such fields.
         const WORDS: usize = 30;
         let mut words = [0; WORDS];
         (words[0], words[1]) = (MODIFY_QP, WORDS as u32);
-        // The fields behind the two paths. The state field stays zero, which is RESET.
+        // The fields after the two paths. The state field stays zero, which is RESET.
         (words[18], words[19]) = (self.bare.qp.handle, IBV_QP_STATE);
         submit(&self.bare.context, &words)?;
         self.bare.qp.state = IBV_QPS_RESET;
