@@ -75,7 +75,7 @@ impl From<WcStatus> for ScatterFault {
 pub enum RemoteAccess {
     /// RDMA READ.
     Read,
-    /// RDMA WRITE.
+    /// RDMA WRITE or ATOMIC WRITE.
     Write,
     /// Atomic operation.
     Atomic,
@@ -261,7 +261,8 @@ pub enum Event {
 pub enum Count {
     /// Received requests that were carried out before.
     DuplicateRequest,
-    /// Received requests ahead of the expected PSN.
+    /// Received requests ahead of the expected PSN (reliable services), or with any other PSN than
+    /// the expected one (UC).
     OutOfSeqRequest,
     /// Received RNR NAKs.
     RcvdRnrErr,
@@ -289,8 +290,8 @@ pub enum Count {
 
 /// The reason why a queue pair dropped a packet.
 ///
-/// Requests that lead to a NAK or an RNR NAK, requests ahead of the expected PSN and duplicates
-/// have counters of their own.
+/// Duplicates, requests that lead to an RNR NAK and requests of a reliable service ahead of the
+/// expected PSN have other counters. Requests that lead to a NAK of another code aren't counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpDropReason {
     /// The packet is of another transport service (IBTA 1.x §9.6.1.4).

@@ -75,7 +75,7 @@ pub enum QpState {
     Rts = 3,
     /// The send queue drains or has drained.
     Sqd = 4,
-    /// The send queue is in error (UC, UD).
+    /// The send queue is in error (unreliable QPs).
     Sqe = 5,
     /// The QP is in error. All work requests are flushed.
     Err = 6,
@@ -166,7 +166,7 @@ pub struct Attrs {
     pub rate_limit: bool,
 }
 
-/// The attributes that `modify_qp` has set and that both the requester and the responder read.
+/// The attributes that `modify_qp` has set. The requester and the responder read those they need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Operations that peers may do.

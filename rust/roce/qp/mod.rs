@@ -61,7 +61,7 @@ pub enum Outcome {
     Continue,
     /// The QP has carried out a request of a connection, and keeps its state.
     Executed,
-    /// The QP enters an error state: SQE after a send error of a UC, UD or GSI QP, ERR otherwise.
+    /// The QP enters an error state: SQE after a send error of an unreliable QP, ERR otherwise.
     Fatal,
 }
 
@@ -104,9 +104,9 @@ enum Side {
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Creates a QP in RESET.
     ///
-    /// The length of `window` limits how many send WQEs the QP takes at a time. It must not be 0.
-    /// The length of `replays` limits `max_dest_rd_atomic`. `replays` may be empty until
-    /// `max_dest_rd_atomic` is set.
+    /// The length of `window` is the maximum number of send WQEs that the QP has taken and not yet
+    /// retired. It must not be 0. The length of `replays` limits `max_dest_rd_atomic`. `replays`
+    /// may be empty until `max_dest_rd_atomic` is set.
     pub fn new(config: Config, window: W, replays: R) -> Self {
         Self {
             context: Context {
@@ -299,8 +299,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Returns whether [`Self::poll_transmit`] has nothing to send until a packet arrives or a work
-    /// request is posted. The check costs less than a poll. It may return `false` although nothing
-    /// is to be sent.
+    /// request is posted, provided that the host's send queue is empty. The check costs less than a
+    /// poll. It may return `false` although nothing is to be sent.
     pub fn rests(&self) -> bool {
         matches!(self.state, State::Rts)
             && !self.backlog
@@ -338,10 +338,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Returns the earliest instant at which [`Self::handle_timeout`] must be called.
     ///
-    /// A host whose packets can't leave waits for this instant. It doesn't poll, so the other
-    /// reasons of [`Self::poll_timeout`] would stay due, and the host would run the QP again and
-    /// again. For a QP that [flushes](Self::flushes), the host waits for [`Self::poll_timeout`] all
-    /// the same, and calls [`Self::flush_posted`].
+    /// A host whose packets can't leave waits for this instant. Such a host doesn't poll, so the
+    /// other instants of [`Self::poll_timeout`] would stay in the past, and the host would run the
+    /// QP again and again. For a QP that [flushes](Self::flushes), the host still waits for
+    /// [`Self::poll_timeout`], and calls [`Self::flush_posted`].
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
@@ -353,8 +353,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// [`Self::poll_transmit`] returned.
     ///
     /// A host that holds the packet back for a while asks before it reads the payload. Meanwhile an
-    /// acknowledgment of an earlier copy may have completed the WQE, so that its owner may have
-    /// changed the memory. Or the owner may have withdrawn the peer's right to READ.
+    /// acknowledgment of an earlier copy may have completed the WQE, and the consumer may have
+    /// reused the memory. Or `modify_qp` may have withdrawn the peer's right to READ.
     pub fn may_send(&self, transmit: &Transmit) -> bool {
         match transmit.source {
             Source::Send { slot, .. } => self.requester.may_send(slot),
@@ -367,8 +367,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// that [`Self::poll_transmit`] returned.
     ///
     /// A send WQE completes with the status of the fault, after those before it have completed, and
-    /// the QP enters ERR (UC, UD, GSI: SQE). A READ response is replaced by a NAK, and the QP
-    /// enters ERR.
+    /// the QP enters ERR (unreliable QPs: SQE). A READ response is replaced by a NAK, and the QP
+    /// enters ERR. With [`AccessFault::Retry`] the READ response counts as lost instead.
     pub fn transmit_failed<H: Host>(
         &mut self,
         now: Instant,

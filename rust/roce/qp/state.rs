@@ -90,7 +90,7 @@ impl AttrSet {
     const DEST_QPN: Self = Self(1 << 20);
     const RATE_LIMIT: Self = Self(1 << 25);
 
-    /// Attributes that no transition supports.
+    /// Attributes that the QP refuses in every transition, even where the table allows them.
     pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.and(Self::CAP).and(Self::RATE_LIMIT);
 
     /// Returns the union of two sets.

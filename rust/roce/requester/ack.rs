@@ -70,8 +70,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Returns the MSN of a sequence NAK for the packet that is to be sent next, which reports no
-    /// loss.
+    /// Returns the MSN of `packet` if it is a sequence NAK for the next PSN to send. Such a NAK
+    /// reports no loss, because it acknowledges all packets that were sent.
     ///
     /// A third party's packet ahead of the expected PSN makes the responder send such a NAK,
     /// possibly in place of the acknowledgment of all packets.
@@ -159,8 +159,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Processes an RNR NAK: everything from `psn` on waits as long as the peer asked.
     ///
-    /// An RNR NAK whose MSN doesn't make it `proven` may be forged. It acknowledges nothing and
-    /// costs time only, unless too many arrive (`Retry::spend_rnr`).
+    /// An RNR NAK with an implausible MSN isn't `proven`: it may be forged. It acknowledges nothing
+    /// and costs time only, unless too many arrive (`Retry::spend_rnr`).
     fn wait<H: Host>(
         &mut self,
         psn: Psn,
@@ -194,8 +194,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             && oldest.is_some_and(|wqe| wqe.first.plus(self.cursor.packet) == self.una)
     }
 
-    /// Completes the WQE of the packet `psn` in error. The WQEs before it lost their responses,
-    /// which won't come any more. They are flushed.
+    /// Completes the WQE of the packet `psn` in error. The WQEs before it are flushed: their
+    /// responses were lost, and won't come any more.
     pub(super) fn fail_at<H: Host>(&mut self, psn: Psn, status: WcStatus, host: &mut H) -> Outcome {
         while let Some(oldest) = self.window.get(0) {
             if psn.ahead_of(oldest.first) < oldest.packets {
@@ -347,11 +347,11 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
     }
 }
 
-/// Returns whether a READ response of this kind can be at a place that ends the request, or doesn't
-/// (IBTA 1.x §9.7.5.1.4).
+/// Returns whether the READ response `part` is positive and can carry the last PSN of a request
+/// (`ends`) or an earlier one (`!ends`) (IBTA 1.x §9.7.5.1.4).
 ///
-/// The start isn't checked: it depends on the place from which the requester last asked, and a late
-/// response stems from an earlier request.
+/// Whether a response is the first one isn't checked: that depends on the PSN from which the
+/// requester last resent, and a late response may answer an earlier copy of the request.
 fn fits(part: ReadPart, ends: bool) -> bool {
     match part {
         ReadPart::First(aeth) => !ends && is_positive(aeth),

@@ -14,11 +14,11 @@
 //!
 //! A response that doesn't fit its request would end the request as a NAK would, and acknowledge
 //! the requests before it. It is treated in the same way. A middle READ response carries no MSN, so
-//! it is always challenged.
+//! one that doesn't fit is always challenged.
 //!
-//! If the peer acknowledges the PSN, it has not refused it. A peer that has refused the PSN is in
-//! the error state and stays silent. Then the request fails when all retries are spent, as it would
-//! have anyway, with the status of the NAK.
+//! A peer that acknowledges the challenged PSN has not refused it, so the challenge ends. A peer
+//! that has refused the PSN is in the error state and stays silent. Then the request fails when all
+//! retries are spent, as it would have anyway, with the status of the NAK.
 
 use super::{Requester, SendWqe};
 use crate::host::Host;
@@ -52,8 +52,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Returns whether the responder can have reached `msn`. Since its last accepted MSN it can
-    /// have completed at most as many messages as packets were sent after the counted ones.
+    /// Returns whether the responder can have reached `msn`. Since the last accepted MSN the
+    /// responder can have completed at most one message per packet sent from `counted` on.
     pub(super) fn is_plausible(&self, msn: u32) -> bool {
         self.advance(msn) <= self.sent.ahead_of(self.counted)
     }

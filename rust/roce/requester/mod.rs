@@ -9,8 +9,8 @@
 //! flight.
 //!
 //! `send` selects the next packet, `segment` builds it, `ack` processes the responses, and `retry`
-//! holds the timers and the retry counts. UC and datagram QPs use `send` only: their WQEs are
-//! finished as soon as they are sent.
+//! holds the timers and the retry counts. UC and datagram QPs need neither `ack` nor `retry`: their
+//! WQEs are finished as soon as they are sent.
 
 mod ack;
 mod challenge;
@@ -63,7 +63,7 @@ struct Cursor {
 const START: Cursor = Cursor { wqe: 0, packet: 0 };
 
 /// READs, atomics and other requests that wait for more than an acknowledgment. A request that is
-/// to be sent again doesn't count until it is.
+/// to be sent again doesn't count until it has been sent again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
     /// Number of requests in flight.
@@ -128,8 +128,8 @@ pub struct Requester<W> {
     /// was sent again. Further hints may stem from the same loss. So only the timer resends now,
     /// until the responder makes progress or sends an RNR NAK.
     hinted: bool,
-    /// Status of the WQE that follows the started ones, if that has failed. It ends the queue when
-    /// it is the oldest.
+    /// Status of the WQE that follows the started ones, if that WQE has failed. The QP enters an
+    /// error state once the failed WQE is the oldest.
     fault: Option<WcStatus>,
     retry: Retry,
 }
@@ -388,11 +388,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Sends the newest packet in flight again, with an acknowledgment request, because that copy
-    /// had none. This isn't a retry.
+    /// Schedules the newest packet in flight again, with an acknowledgment request, because the
+    /// copy that was sent had none. This isn't a retry.
     ///
-    /// Returns `false` if the newest packet has requested an acknowledgment, or if more packets
-    /// follow, which will.
+    /// Returns `false` if the newest packet has requested a response, or if packets that follow
+    /// will. Also returns `false` if nothing is in flight, or during a wait after an RNR NAK.
     fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
         if self.retry.waits() || self.una == self.sent {
             return false;

@@ -15,8 +15,8 @@ const LEAST_IN_FLIGHT: u32 = 4;
 const GROWTH: u32 = 16;
 /// Maximum number of packets from one acknowledgment request to the next.
 pub(super) const ASK_EVERY: u32 = 32;
-/// Minimum time in nanoseconds of the acknowledgment timer, if its timeout allows it: that of
-/// exponent 10.
+/// Minimum duration of the acknowledgment timer in nanoseconds, if four times the Local ACK Timeout
+/// is as long. It is the timeout of exponent 10.
 const LEAST_TIMEOUT: u64 = 4_096 << 10;
 /// The RNR retry count that means "without limit" (IBTA 1.x §9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;

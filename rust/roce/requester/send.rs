@@ -71,8 +71,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Progress::Busy
     }
 
-    /// Returns whether [`Self::poll_transmit`] has nothing to send until a request is posted or a
-    /// response arrives: all posted requests were sent.
+    /// Returns whether all taken requests were sent. Then, if the send queue is empty,
+    /// [`Self::poll_transmit`] has nothing to send until a request is posted or a response arrives.
     #[inline]
     pub(crate) fn rests(&self, context: &Context) -> bool {
         if !context.config.kind.is_reliable() {
@@ -254,7 +254,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Records that a packet is in flight, and decides whether it requests an acknowledgment. With
-    /// `probes` it does.
+    /// `probes` it does, unless it is a READ or atomic, whose response serves as well.
     fn mark<H: Host>(
         &mut self,
         step: &Step,
@@ -299,8 +299,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ///
     /// It does in any of these cases: `ask_every` packets were sent since the last request; it ends
     /// a signaled WQE or one that is sent again; the following packets have to wait for the
-    /// acknowledgment. The last packet of all posted work doesn't request one for its place alone,
-    /// since nothing waits for it. If no more work is posted, the timer requests it later.
+    /// acknowledgment. The mere lack of a following packet is no such case, since nothing waits for
+    /// the acknowledgment then. If no more work is posted, the timer requests it later.
     fn asks<H: Host>(
         &mut self,
         step: &Step,

@@ -60,7 +60,7 @@ fn psn(n: u32) -> Psn {
     FIRST.plus(n)
 }
 
-/// An RC QP in RTS, and its host.
+/// A QP in RTS, and its host.
 struct Bench {
     qp: TestQp,
     host: MockHost,
@@ -170,7 +170,7 @@ impl Bench {
         self.change_state(QpState::Rts);
     }
 
-    /// Advances the clock to the end of the timer.
+    /// Advances the clock to the end of the timer, and lets the QP process the timeout.
     fn time_out(&mut self) {
         self.now = self.qp.poll_timeout().expect("a timer");
         self.qp.handle_timeout(self.now, &mut self.host);

@@ -7,7 +7,7 @@ use crate::wr::LocalOp;
 
 /// Number of packets that the host polls in a run.
 const PACKETS: usize = 32;
-/// Number of work requests without a packet that a run processes.
+/// Maximum number of work requests without a packet that a run processes in each queue.
 const STEPS: usize = 64;
 
 const BIND: SendOp = SendOp::Local(LocalOp::BindMw);
@@ -37,8 +37,8 @@ fn runs(qp: &mut TestQp, host: &mut MockHost, left: fn(&MockHost) -> usize) -> (
     panic!("never comes to rest");
 }
 
-/// Each two requests with a packet have nearly as many requests without one between them as a run
-/// processes.
+/// Before each request that sends a packet, the queue has 60 requests that send none: nearly as
+/// many as a run processes.
 #[test]
 fn few_requests_without_a_packet_start_in_a_run() {
     let cases = [
@@ -58,12 +58,13 @@ fn few_requests_without_a_packet_start_in_a_run() {
         let (packets, most) = runs(&mut qp, &mut host, |host| host.sends.len());
         assert_eq!(packets, 40, "{kind:?}");
         assert_eq!(host.sent().len(), posted, "{kind:?}");
-        // One more may have been taken to see whether the queue has one.
+        // A run may take one request that it doesn't start, to see whether the queue is empty.
         assert!(most <= STEPS + 1, "{kind:?}: {most}");
     }
 }
 
-/// A request without a packet before each request with one doesn't reduce the packets of a run.
+/// The limit on steps doesn't end a run of requests with one packet each before the host's limit
+/// on packets does.
 #[test]
 fn a_run_of_packets_is_not_cut_short() {
     for (kind, op) in [(QpKind::Ud, DATAGRAM), (QpKind::Uc, SEND)] {
@@ -92,7 +93,7 @@ fn few_requests_are_flushed_in_a_run_that_answers() {
     assert_eq!((host.sent().len(), host.recv_wcs.len()), (2000, 2000));
 }
 
-/// The poll takes all steps and returns a response. Work is left, but no timer runs.
+/// The second poll takes all steps and returns a response. Work is left, but no timer runs.
 #[test]
 fn a_backlog_after_an_answer_is_no_deadline() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);

@@ -253,7 +253,7 @@ fn a_message_stays_in_its_queue() {
     assert_eq!(host.recv_wcs[0].status, WcStatus::RemInvReqErr);
 }
 
-/// This applies even to a message without bytes, which needs no memory of the queue.
+/// The QP breaks even if the message has no bytes and so accesses no memory.
 #[test]
 fn a_destroyed_shared_queue_breaks_the_qp() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);

@@ -115,7 +115,7 @@ fn a_forged_wait_acknowledges_nothing() {
     assert_eq!(bench.sent(), []);
     bench.time_out();
     assert_eq!(bench.psns(), [0, 1, 2]);
-    // An RNR NAK of the peer does.
+    // An RNR NAK of the peer acknowledges the requests before its PSN.
     bench.rnr_with(2, 1, 2);
     assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
 }
@@ -274,7 +274,7 @@ fn a_forged_nak_is_challenged_and_refuted() {
         bench.nak_with(1, NakCode::RemoteAccess, FORGED);
     }
     assert_eq!((bench.sent(), bench.state()), (vec![], QpState::Rts));
-    assert!(bench.host.retired.is_empty(), "it vouches for nothing");
+    assert!(bench.host.retired.is_empty(), "nothing is acknowledged");
     // The challenge is sent once.
     let question = bench.poll();
     assert_eq!(question.len(), 1);
@@ -284,7 +284,7 @@ fn a_forged_nak_is_challenged_and_refuted() {
     assert_eq!(bench.host.retired.len(), 3);
     assert_eq!(bench.qp.poll_timeout(), None);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
-    // It doesn't affect later requests.
+    // The challenge doesn't affect later requests.
     bench.post(SEND, 0);
     bench.poll();
     for _ in 0..4 {
@@ -468,7 +468,7 @@ fn a_challenge_sets_no_timer_where_there_is_none() {
     bench.post(SEND, 0);
     bench.poll();
     bench.nak_with(0, NakCode::InvalidRequest, FORGED);
-    assert_eq!(bench.psns(), [], "it has asked");
+    assert_eq!(bench.psns(), [], "the SEND has requested a response");
     assert_eq!(bench.qp.poll_timeout(), None);
     bench.ack(0);
     assert_eq!(bench.sent(), [(0, Success)]);

@@ -492,7 +492,8 @@ fn packets_of_a_failed_request_acknowledge_those_before_it() {
     bench
         .qp
         .transmit_failed(NOW, &failed, fault, &mut bench.host);
-    // The responder carried out all requests that it received, so it also answers a duplicate.
+    // The responder has carried out packets 0 and 1, so it answers a duplicate of packet 0 with an
+    // acknowledgment of packet 1.
     bench.ack(1);
     bench.check_flushed();
     assert_eq!(bench.sent(), [(0, Success), (1, LocProtErr)]);

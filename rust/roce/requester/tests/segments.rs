@@ -200,7 +200,7 @@ fn acknowledgments_are_asked_for_sparingly() {
     assert_eq!(newest[0].packet.bth.psn, psn(6));
     assert!(newest[0].packet.bth.ack_req);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
-    // The packets that it doesn't acknowledge were lost.
+    // The packets that the response doesn't acknowledge were lost.
     bench.nak(2, NakCode::PsnSequence);
     assert_eq!(bench.psns(), [2, 3, 4, 5, 6]);
     bench.ack(6);
