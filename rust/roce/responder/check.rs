@@ -153,7 +153,7 @@ fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Resul
         .ok_or(NakCode::InvalidRequest)
 }
 
-/// Checks that a READ is at most as long as any message, and that its request has no payload.
+/// Checks that a READ is at most [`MAX_MESSAGE`] bytes long, and that its request has no payload.
 ///
 /// # Errors
 ///

@@ -45,9 +45,9 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Acknowledges a duplicate SEND or WRITE.
     ///
     /// The acknowledgment covers all executed requests, unless it would skip an answer that the
-    /// peer may still need. Then it covers only the duplicate. A packet with the PSN of a READ or
-    /// an atomic isn't the peer's, and an acknowledgment with that PSN would end the request at a
-    /// peer that lacks the answer. So it gets none.
+    /// peer may still need. Then it covers only the packets up to the duplicate. A SEND or WRITE
+    /// with the PSN of a READ or an atomic isn't the peer's, and an acknowledgment with that PSN
+    /// would end the request at a peer that lacks the answer. So such a packet is dropped.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);
         let position = self.position_of(psn);
@@ -83,7 +83,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Answers a READ again. The peer misses the end of the original range, or a part of it.
+    /// Answers a READ again. The peer requests the original range or a part of that range.
     fn read_again<H: Host>(&mut self, psn: Psn, reth: Reth, context: &Context, host: &mut H) {
         let mtu = context.settings.path_mtu.bytes();
         let Some((number, stream)) = self.find_read(psn, &reth, mtu) else {
@@ -97,8 +97,8 @@ impl<R: Slots<Replay>> Responder<R> {
             Ok(()) => self.ring.demand(number, Pending::Stream(stream)),
             // The first answer is still due, and will meet the same fault.
             Err(_) if self.is_unanswered(number) => return,
-            // The peer may have received all data, so that this READ is a late copy. The QP doesn't
-            // break.
+            // The peer may have received all data, and this READ may be a late copy. So the QP
+            // doesn't break.
             Err(Some(code)) => self.ring.demand(number, Pending::Refused(psn, code)),
             Err(None) => return,
         }

@@ -92,7 +92,7 @@ impl<R: Slots<Replay>> Responder<R> {
         let mtu = context.settings.path_mtu;
         let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
         check_right(context.settings.access.write)?;
-        // A message of one packet is checked when it is written.
+        // A message of one packet without immediate data is checked when it is written.
         if segment.offset == 0 && segment.end != Some(None) {
             reach(&reth, RemoteAccess::Write, host)?;
         }

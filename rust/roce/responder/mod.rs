@@ -95,7 +95,7 @@ enum Answer {
         newest: Psn,
         /// PSN of an acknowledgment to send before the NAK, because the peer may ignore the NAK: if
         /// the dropped packet was forged, the NAK has a PSN that the peer hasn't sent. `due` is
-        /// never the PSN of a READ or an atomic, since the response to that acknowledges it.
+        /// never the PSN of a READ or an atomic, whose response acknowledges the request.
         due: Option<Psn>,
     },
     /// RNR NAK: no receive WQE was in the QP's queue, or in the shared queue with this number.
@@ -230,8 +230,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// Processes a request packet whose service fits the QP. After `Fatal`, the held receive WQE
-    /// has completed in error, or an event was raised if no WQE was held. The NAK waits for
-    /// [`Self::poll_transmit`].
+    /// has completed in error, or an event was raised. The NAK waits for [`Self::poll_transmit`].
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         packet: &Packet,
@@ -269,7 +268,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.undo = Undo::Nothing;
     }
 
-    /// Cancels the READ responses that are due.
+    /// Cancels the answers to READs, atomics, ATOMIC WRITEs and FLUSHes that are due.
     pub(crate) fn cancel_responses(&mut self) {
         self.ring.cancel();
         self.undo = Undo::Nothing;
@@ -491,7 +490,8 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 
     /// Drops a packet of an unreliable service. An invalid receive WQE or a shared receive queue in
-    /// error breaks the QP. The packet itself can't: its sender may be a forger, who needs no PSN.
+    /// error breaks the QP. A fault of the packet doesn't: a forger can send such a packet without
+    /// knowing a PSN.
     fn abandon_packet<H: Host>(
         &mut self,
         refusal: Refusal,

@@ -294,8 +294,8 @@ impl<R: Slots<Replay>> Ring<R> {
         }
     }
 
-    /// Calls `send` with the oldest pending record, which takes the next packet from it. Returns
-    /// the number of the record and the result. Returns `None` if no record is pending.
+    /// Calls `send` with the oldest pending record. `send` takes the next packet from that record.
+    /// Returns the number of the record and the result. Returns `None` if no record is pending.
     pub(super) fn send_next<T>(
         &mut self,
         send: impl FnOnce(&mut Replay) -> T,

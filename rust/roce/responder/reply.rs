@@ -24,8 +24,8 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 /// gone gets no more.
 pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 
-/// Number of READ responses that are sent before the NAK of the request that broke the QP. The
-/// owner soon considers the peer's access ended, so this is far less than the length of a READ.
+/// Maximum number of READ responses that are sent before the NAK of the request that broke the QP.
+/// The owner soon considers the peer's access ended, so this is far less than the longest READ has.
 pub(super) const MOST_AFTER_ERROR: u32 = 1024;
 
 /// The syndrome of an acknowledgment without end-to-end flow control.
@@ -90,8 +90,8 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Schedules the last response that was polled again, because the host dropped it.
     ///
-    /// Requests may have arrived since the poll. If one led to a newer acknowledgment, or
-    /// requested the answer again, this covers the dropped response.
+    /// Requests may have arrived since the poll. If one of them led to a newer acknowledgment or
+    /// requested the answer again, the response to it covers the dropped response.
     pub(crate) fn take_back(&mut self) {
         match core::mem::replace(&mut self.undo, Undo::Nothing) {
             // No packet is missing any more, and the answer to a READ or an atomic covers the
@@ -130,7 +130,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.answer == Answer::Nothing && self.ring.rests()
     }
 
-    /// Returns whether the responder has answered a READ or an atomic.
+    /// Returns whether the ring has a record of a READ, an atomic, an ATOMIC WRITE or a FLUSH.
     pub(crate) fn remembers_answers(&self) -> bool {
         self.ring.newest().is_some()
     }
@@ -138,7 +138,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Refuses a READ response, because the host could not read its memory.
     ///
     /// The peer gets a NAK. The QP breaks unless the packet belongs to an answer that was sent
-    /// before.
+    /// before. After [`AccessFault::Retry`] the response counts as lost instead.
     pub(crate) fn transmit_failed<H: Host>(
         &mut self,
         transmit: &Transmit,

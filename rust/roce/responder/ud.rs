@@ -4,8 +4,8 @@
 //!
 //! A receive buffer starts with 40 bytes for the global route header. The host fills them in when
 //! the engine stores the payload after them, even an empty one. A datagram that can't be received
-//! is dropped, and so is one that is too long for the next buffer: its sender may be unknown, so it
-//! must not be able to break the QP.
+//! is dropped, and so is one that is too long for the next buffer: an unknown sender must not be
+//! able to break the QP.
 
 use super::{Received, Refusal, Replay, Responder};
 use crate::host::{Host, QpDropReason};
@@ -17,8 +17,8 @@ use crate::wire::{grh::GRH_LEN, mad};
 use crate::wr::SendExtra;
 
 /// Length of a management datagram (IBTA 1.x §13.4.2), and of every payload for QP1, in bytes.
-/// Linux assumes that its receives are full, so after a shorter payload it would read the remains
-/// of an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
+/// ib_core assumes that each received payload has this length, so after a shorter payload it would
+/// read the remains of an older datagram (`ib_mad_recv_done()`, drivers/infiniband/core/mad.c).
 const MAD_LEN: u32 = mad::MAD_LEN as u32;
 
 /// Queue key of QP1 (§3.5.3).

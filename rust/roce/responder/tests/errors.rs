@@ -242,7 +242,7 @@ fn few_responses_come_before_the_nak_that_ends_the_qp() {
     broken_by(&mut bench, &[(Body::Send(SendPart::Middle), MTU)]);
     bench.responder.fail(&bench.context, &mut bench.host);
     assert_eq!(bench.responder.unheard, MOST_UNHEARD - MOST_AFTER_ERROR);
-    // All responses but three were sent.
+    // As if all but three of the responses that may still be sent had been sent.
     bench.responder.unheard = MOST_UNHEARD - 3;
     let answers = bench.answers();
     let (nak, responses) = answers.split_last().unwrap();

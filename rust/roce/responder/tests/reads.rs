@@ -323,8 +323,8 @@ fn a_read_with_a_dropped_response_counts_as_unanswered() {
 
 #[test]
 fn old_records_do_not_match_new_packets() {
-    // The records of a READ and an atomic. Then half of all PSNs and some more pass, then all of
-    // them.
+    // After the records of a READ and an atomic, more than half of all PSNs pass, or nearly all, or
+    // more than all.
     for taken in [(1 << 23) + 10, (1 << 24) - 501, (1 << 24) + 3] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
         bench.pass_read(0, 2 * MTU);
