@@ -291,7 +291,7 @@ pub enum Count {
 /// The reason why a queue pair dropped a packet.
 ///
 /// Duplicates, requests that lead to an RNR NAK and requests of a reliable service ahead of the
-/// expected PSN have other counters. Requests that lead to a NAK of another code aren't counted.
+/// expected PSN have other counters. Requests that lead to any other NAK aren't counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpDropReason {
     /// The packet is of another transport service (IBTA 1.x §9.6.1.4).

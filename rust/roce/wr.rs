@@ -118,11 +118,11 @@ pub struct SendWr {
     pub wr_id: u64,
     /// Operation, with its operands.
     pub op: SendOp,
-    /// Message length in bytes: the sum of the SGEs, or the length of the inline payload. At most
-    /// 2³¹.
+    /// Message length in bytes: the sum of the SGEs, or the length of the inline payload. The
+    /// engine completes a longer message than 2³¹ bytes with `LocLenErr`.
     pub length: u32,
-    /// If the work request succeeds, it has a completion, too (`IB_SEND_SIGNALED`). If it fails, it
-    /// always has one.
+    /// The work request has a completion if it succeeds (`IB_SEND_SIGNALED`). A work request that
+    /// fails always has one.
     pub signaled: bool,
     /// The peer's completion is a solicited one (`IB_SEND_SOLICITED`).
     pub solicited: bool,

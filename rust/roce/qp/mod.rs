@@ -105,7 +105,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Creates a QP in RESET.
     ///
     /// The length of `window` is the maximum number of send WQEs that the QP has taken and not yet
-    /// retired. It must not be 0. The length of `replays` limits `max_dest_rd_atomic`. `replays`
+    /// given back. It must not be 0. The length of `replays` limits `max_dest_rd_atomic`. `replays`
     /// may be empty until `max_dest_rd_atomic` is set.
     pub fn new(config: Config, window: W, replays: R) -> Self {
         Self {

@@ -70,8 +70,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Returns the MSN of `packet` if it is a sequence NAK for the next PSN to send. Such a NAK
-    /// reports no loss, because it acknowledges all packets that were sent.
+    /// Returns the MSN of `packet` if it is a sequence NAK for the PSN after the newest one that
+    /// was sent, and a request is unfinished. Such a NAK reports no lost request, because it
+    /// acknowledges all packets that were sent.
     ///
     /// A third party's packet ahead of the expected PSN makes the responder send such a NAK,
     /// possibly in place of the acknowledgment of all packets.
@@ -347,10 +348,10 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
     }
 }
 
-/// Returns whether the READ response `part` is positive and can carry the last PSN of a request
-/// (`ends`) or an earlier one (`!ends`) (IBTA 1.x §9.7.5.1.4).
+/// Returns whether the READ response `part` can have the last PSN of a request (`ends`) or an
+/// earlier one (`!ends`), and its AETH, if it has one, is positive (IBTA 1.x §9.7.5.1.4).
 ///
-/// Whether a response is the first one isn't checked: that depends on the PSN from which the
+/// Whether `part` may start a response isn't checked: that depends on the PSN from which the
 /// requester last resent, and a late response may answer an earlier copy of the request.
 fn fits(part: ReadPart, ends: bool) -> bool {
     match part {

@@ -53,7 +53,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether the responder can have reached `msn`. Since the last accepted MSN the
-    /// responder can have completed at most one message per packet sent from `counted` on.
+    /// responder can have completed at most one message per PSN from `counted` up to `sent`.
     pub(super) fn is_plausible(&self, msn: u32) -> bool {
         self.advance(msn) <= self.sent.ahead_of(self.counted)
     }

@@ -391,8 +391,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Schedules the newest packet in flight again, with an acknowledgment request, because the
     /// copy that was sent had none. This isn't a retry.
     ///
-    /// Returns `false` if the newest packet has requested a response, or if packets that follow
-    /// will. Also returns `false` if nothing is in flight, or during a wait after an RNR NAK.
+    /// Returns `false` if the newest packet was acknowledged or has requested a response, or if
+    /// packets that follow will request one. Also returns `false` if nothing is in flight, or
+    /// during a wait after an RNR NAK.
     fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
         if self.retry.waits() || self.una == self.sent {
             return false;

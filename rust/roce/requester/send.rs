@@ -299,8 +299,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ///
     /// It does in any of these cases: `ask_every` packets were sent since the last request; it ends
     /// a signaled WQE or one that is sent again; the following packets have to wait for the
-    /// acknowledgment. The mere lack of a following packet is no such case, since nothing waits for
-    /// the acknowledgment then. If no more work is posted, the timer requests it later.
+    /// acknowledgment. The last packet of all posted work is no such case by itself, since nothing
+    /// waits for its acknowledgment. If no more work is posted, the timer requests it later.
     fn asks<H: Host>(
         &mut self,
         step: &Step,

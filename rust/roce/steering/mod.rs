@@ -2,9 +2,9 @@
 
 //! Flow steering: selects the raw packet QPs that get a frame (`ibv_create_flow`).
 //!
-//! A [`Frame`] holds the fields of a frame's headers, a [`Rule`] the condition of a QP. The device
-//! keeps its rules in the order of their [places](Rule::places). A [`Walk`] visits them in that
-//! order and decides for each whether its QP gets the frame.
+//! A [`Frame`] holds the fields of a frame's headers, a [`Rule`] the condition on which its QP gets
+//! a frame. The device keeps its rules in the order of their [places](Rule::places). A [`Walk`]
+//! visits the rules in that order and decides for each rule whether its QP gets the frame.
 //!
 //! Sniffer rules get every frame. Of the normal rules, the first one that matches takes the frame,
 //! together with those of the same priority and with an equal pattern. A normal rule with
@@ -65,8 +65,8 @@ pub struct Rule {
 impl Rule {
     /// Creates a rule. Rules with a lower `priority` are visited first.
     ///
-    /// With `dont_trap`, the frames that the rule gets go on to the rules after it. With `own`, its
-    /// QP also gets the frames that it sent itself, if they are looped back within the device.
+    /// With `dont_trap`, the frames that match the rule go on to the rules after it. With `own`,
+    /// the rule's QP also gets its own frames, if they are looped back within the device.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ const FLAGS: usize = 11;
 ///
 /// # Invariants
 ///
-/// No bit is set in `value` that isn't set in `mask`, so that equal patterns compare as equal.
+/// Each bit that is set in `value` is also set in `mask`, so that equal patterns compare as equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match<const LEN: usize> {
     value: [u8; LEN],

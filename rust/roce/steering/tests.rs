@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of rules with frames that are built from given fields. Each rule is also evaluated on its
-//! own.
+//! Tests of rules with frames that are built from given fields. A second implementation (`is_so`,
+//! `expected`) computes the results to compare with from those fields.
 
 use std::vec;
 use std::vec::Vec;
@@ -124,7 +124,8 @@ fn pattern(said: &Said) -> Pattern {
     pattern
 }
 
-/// Generates a field that mostly has no condition, and otherwise one of a few values.
+/// Generates the condition on a field of `bits` bits: in half of the cases no condition, otherwise
+/// one of `values`, rarely with a partial mask.
 fn field(values: impl Strategy<Value = u128> + 'static, bits: u32) -> impl Strategy<Value = Field> {
     let full = u128::MAX >> (128 - bits);
     let masks =

@@ -86,8 +86,8 @@ impl Aeth {
     }
 }
 
-/// The delays of the RNR timer codes in units of 10 µs: 1 for code 1, then doubled every second
-/// code. Code 0 is special.
+/// The delays of the RNR timer codes in units of 10 µs: 1 for code 1, and from code 2 on doubled
+/// every second code. Code 0 means 65,536 units, which a `u16` can't hold.
 const SCALE: [u16; 32] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

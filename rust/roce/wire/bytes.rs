@@ -22,8 +22,8 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// Appends `piece`, or nothing if it doesn't fit. Each caller's capacity is that of the longest
-    /// combination of pieces that it writes.
+    /// Appends `piece`, or nothing if it doesn't fit. Each caller chooses `N` as the length of the
+    /// longest combination of pieces that it writes.
     pub(super) fn put<const L: usize>(&mut self, piece: [u8; L]) {
         let room = self.bytes.get_mut(self.len..);
         if let Some(chunk) = room.and_then(|room| room.first_chunk_mut::<L>()) {

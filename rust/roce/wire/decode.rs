@@ -22,8 +22,8 @@ pub struct Decoded {
     pub payload_offset: usize,
 }
 
-/// The reason why a datagram isn't a valid packet. It is dropped and counted, and its sender gets
-/// no NAK (IBTA 1.x §9.6).
+/// The reason why a datagram isn't a valid packet. Such a datagram is dropped and counted, and its
+/// sender gets no NAK (IBTA 1.x §9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// The datagram is too short for its headers, pad and ICRC.

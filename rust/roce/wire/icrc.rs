@@ -4,8 +4,8 @@
 //!
 //! The ICRC covers the IP header, UDP header, BTH, further headers, payload and pad. The fields
 //! that a router may change are replaced by ones, and eight bytes of ones precede the IP header in
-//! place of the local route header. The function is Ethernet's CRC-32. The CRC is sent in that
-//! CRC's bit order, the low byte first.
+//! place of the local route header. The function is Ethernet's CRC-32. The ICRC is sent in the bit
+//! order of Ethernet's CRC, the low byte first.
 
 use super::{bytes::Bytes, BTH_LEN, ICRC_LEN};
 
@@ -21,8 +21,8 @@ pub const UDP_LEN: usize = 8;
 /// Value of the CRC register after the eight bytes of ones that replace the local route header.
 const SEED: u32 = 0xdebb_20e3;
 
-/// Number of bytes after the BTH up to which they are copied behind the headers, so that one call
-/// computes the CRC of both: a READ request, 64 bytes of payload.
+/// Maximum number of bytes after the BTH that are copied behind the headers, so that one call
+/// computes the CRC of both. It is enough for a RETH and 64 bytes of payload.
 const JOINED_MAX: usize = 80;
 
 /// Offsets and bits of the IPv4 header that count as ones: type of service, time to live, checksum.
@@ -81,7 +81,7 @@ impl Icrc {
         Self::start(crc32, &mut masked, next)
     }
 
-    /// Starts the CRC. Each call of the CRC function has a fixed cost, so a short `next` is
+    /// Starts the CRC. Each call of the CRC function has a fixed cost, so a `next` that fits is
     /// appended to the headers.
     fn start<const N: usize>(
         crc32: impl Fn(u32, &[u8]) -> u32,

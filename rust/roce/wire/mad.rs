@@ -88,8 +88,9 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Returns whether the datagram reaches the work queue of communication management: ib_mad
-    /// passes only the method to ib_cm that ib_cm has registered for (`cm_add_one()`, cm.c).
+    /// Returns whether the datagram reaches the work queue of communication management. ib_mad
+    /// passes a datagram to ib_cm only if ib_cm has registered for its method (`cm_add_one()`,
+    /// cm.c).
     pub fn may_reach_cm(&self) -> bool {
         self.cm_message().is_some()
     }

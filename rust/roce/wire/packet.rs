@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The headers of a packet, as types that only represent valid combinations.
+//! The headers of a packet. Each type of operation has exactly the headers that belong to it.
 
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;

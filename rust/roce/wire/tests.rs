@@ -12,7 +12,7 @@ use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
-/// Operation code, bytes of headers after the BTH (IBTA 1.x table 38), maximum payload.
+/// Operation code, bytes of the operation's headers (IBTA 1.x table 38), maximum payload.
 const OPERATIONS: [(u8, usize, usize); 25] = [
     (0x00, 0, 4096),
     (0x01, 0, 4096),
@@ -242,7 +242,7 @@ fn connected_body() -> BoxedStrategy<(Body, u32)> {
     prop_oneof![(some, 1..=MAX_PAYLOAD), (any, 0..=MAX_PAYLOAD)].boxed()
 }
 
-/// Generates a packet that RC and XRC allow besides.
+/// Generates a packet that both RC and XRC allow.
 fn reliable_body() -> BoxedStrategy<(Body, u32)> {
     let some = prop_oneof![
         extra().prop_map(|extra| Body::Send(SendPart::Last(extra))),

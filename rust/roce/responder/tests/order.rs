@@ -81,7 +81,8 @@ fn an_unsent_nak_is_dropped_when_the_gap_is_filled() {
             packet.bth.ack_req = false;
             assert_eq!(bench.hand_in(&packet), Outcome::Executed);
         }
-        // The unsent NAK would have acknowledged packets, so an acknowledgment replaces the NAK.
+        // The unsent NAK would have acknowledged the packets before its PSN, so an acknowledgment
+        // replaces the NAK.
         assert_eq!(bench.answers(), [Said::Ack(at(3).get())]);
         // The next loss leads to a NAK of its own.
         bench.pass_at(at(5), write_only(0, 8), 8);

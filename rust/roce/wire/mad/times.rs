@@ -10,8 +10,8 @@
 
 use super::{MadHeader, MAD_HEADER_LEN, MAD_LEN, MRA, REP, REQ};
 
-/// Code for half a second: ib_core repeats a message 15 times at most, each after the response
-/// timeout.
+/// Code for half a second. ib_core repeats a message up to 15 times, each time after the response
+/// timeout, so a shorter timeout would let a peer cause a burst of messages.
 const HALF_SECOND: u8 = 17;
 /// Code for 8 s. ib_core itself requests 4 s, code 20 (`CMA_CM_RESPONSE_TIMEOUT`, cma.c).
 const EIGHT_SECONDS: u8 = 21;
@@ -41,7 +41,7 @@ const TIMES: [Time; 5] = [
         least: HALF_SECOND,
         most: EIGHT_SECONDS,
     },
-    // The ACK timeouts of its two paths. 0 means no timeout (§11.6.2).
+    // The ACK timeouts of the two paths in a REQ. 0 means no timeout (§11.6.2).
     Time {
         message: REQ,
         offset: 95,
