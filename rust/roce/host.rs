@@ -18,8 +18,8 @@ pub enum Fetch<T> {
     Empty,
     /// The next work request.
     Wr(T),
-    /// The next work request can't be executed. It completes with this status, and the QP enters
-    /// the error state.
+    /// The next work request can't be executed. It completes with this status, and the QP enters an
+    /// error state.
     Malformed(T, WcStatus),
 }
 
@@ -29,12 +29,13 @@ pub enum QueueFault {
     /// The QP's XRC domain has no queue with the number that the XRC request names. The engine
     /// sends the NAK "invalid request".
     Unknown,
-    /// The queue is in error, and the QP that needs it enters the error state too. The engine sends
-    /// the NAK "remote operational error".
+    /// The queue is in error, and the QP that needs it enters the error state too. On a reliable
+    /// service the engine sends the NAK "remote operational error".
     Broken,
 }
 
-/// The reason why a peer may not access memory.
+/// The reason why a peer may not access memory. An unreliable service drops the packet instead of
+/// sending the NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessFault {
     /// The key is unknown or of another protection domain, the range exceeds the region, or the

@@ -368,7 +368,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     ///
     /// A send WQE completes with the status of the fault, after those before it have completed, and
     /// the QP enters ERR (unreliable QPs: SQE). A READ response is replaced by a NAK, and the QP
-    /// enters ERR. With [`AccessFault::Retry`] the READ response counts as lost instead.
+    /// enters ERR unless the response belongs to an answer that was sent before. With
+    /// [`AccessFault::Retry`] the READ response counts as lost instead.
     pub fn transmit_failed<H: Host>(
         &mut self,
         now: Instant,

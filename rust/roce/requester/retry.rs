@@ -129,7 +129,7 @@ impl Retry {
     /// Records that the peer has finished `packets` more packets, up to `una`.
     ///
     /// All retries are available again, and the timer restarts for the packets that remain in
-    /// flight. A wait after an RNR NAK continues.
+    /// flight. A wait after an RNR NAK continues, unless the refused packet is finished.
     pub(super) fn progress(&mut self, una: Psn, packets: u32, now: Instant, settings: &Settings) {
         self.spent = 0;
         self.rnr_spent = 0;

@@ -122,7 +122,7 @@ enum Undo {
 /// The reason why a request packet wasn't carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The packet counts as lost.
+    /// The packet is dropped for this reason.
     Lost(QpDropReason),
     /// There is no receive WQE.
     NotReady,
@@ -593,7 +593,7 @@ struct Received {
     grh: bool,
 }
 
-/// Completes a receive WQE that received no message with the error `status`.
+/// Completes, with the error `status`, a receive WQE that received no message.
 fn abandon<H: Host>(wr: RecvWr, status: WcStatus, context: &Context, host: &mut H) {
     host.release_recv(wr.slot);
     host.complete_recv(RecvWc {
