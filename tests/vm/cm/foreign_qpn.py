@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Requests a connection by librdmacm, as the user nobody, that names another user's QPN as its own.
+"""As the user nobody, requests a connection by librdmacm and gives another user's QPN as its own.
 
 Usage: foreign_qpn.py DEVICE SOURCE TARGET. SOURCE and TARGET are addresses of the two hosts. The
 QPN is that of the device's first connected RC QP, which netlink shows to any user.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Sends requests for port counters from a QP of this host to QP 1 of the device that has a GID.
+"""Sends requests for port counters from a QP of this host to QP 1 of the device with the GID.
 
 Usage: local_mads.py DEVICE GID-INDEX GID [KIND]. It sends without a pause until it is killed. KIND:
   right      (default) a UD QP with the queue key of QP 1, as root

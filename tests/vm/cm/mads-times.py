@@ -4,8 +4,8 @@
 """Forges a connection request (REQ) to host 1 with a response timeout of 2.4 hours.
 
 The forged neighbour on host 2 doesn't respond to the reply (REP). The program waits until ib_core
-has sent the reply twice: rrxe has limited the timeout of the request. `rping -s -P` must listen on
-host 1.
+has sent the reply twice, which shows that rrxe has shortened the timeout of the request.
+`rping -s -P` must listen on host 1.
 """
 
 import socket

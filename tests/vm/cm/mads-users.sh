@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
 # Management datagrams from senders without privileges on the host. rrxe refuses datagrams of
-# ordinary users' QPs, and connection requests that claim another QP. It limits how many datagrams
-# ib_core gets from the administrator of a guest network: a network namespace that a user namespace
-# owns. Tests that other connections are set up, and go on, meanwhile. Topology: hosts 1 and 2 over
-# a veth pair, and the guest network h3, connected to host 2 by a second veth pair.
+# ordinary users' QPs, and connection requests with the QPN of a QP that is already connected. It
+# limits how many datagrams ib_core gets from the administrator of a guest network: a network
+# namespace that a user namespace other than the initial one owns. Tests that other connections are
+# set up, and go on, meanwhile. Topology: hosts 1 and 2 over a veth pair, and the guest network h3,
+# connected to host 2 by a second veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
@@ -20,7 +21,7 @@ counter() { echo "$(<"/sys/class/infiniband/$1/ports/1/hw_counters/$2")"; }
 counter_reaches() { [[ $(counter "$1" "$2") -ge $3 ]]; }
 counter_is_zero() { [[ $(counter "$1" "$2") -eq 0 ]]; }
 
-# start_own_mads HOST DEVICE KIND: a user on HOST sends to QP 1 of host 1's device until
+# start_own_mads HOST DEVICE KIND: a user on HOST sends from DEVICE to QP 1 of host 1's device until
 # `stop_sender` (local_mads.py).
 start_own_mads() {
 	local index target
@@ -49,7 +50,7 @@ connection_survives() { sleep 3 && kill -0 $CLIENT && is_connected; }
 
 end_connection() { terminate $CLIENT && terminate $SERVER; }
 
-# Another user on host 2 requests a connection that names the QP of the first connection.
+# Another user on host 2 requests a connection and gives the QPN of the first connection as its own.
 start_claim() {
 	ip netns exec h2 python3 "$HERE/foreign_qpn.py" "$DEV2" $HOST2_V4 $HOST1_V4 &
 	SENDER=$!
@@ -157,8 +158,8 @@ allow_own_address6() {
 # log may have lost the mark of this script's beginning.
 logged() { dmesg | grep -c "ib_create_ah_from_wc error"; }
 
-# Requests counters of the guest for 10 s. ib_mad logs each request to which it can't respond,
-# without a rate limit, so rrxe has to limit the requests.
+# Sends requests for the guest's port counters for 10 s. ib_mad logs each request to which it can't
+# respond, without a rate limit, so rrxe has to limit the requests.
 few_lines_are_logged() {
 	local lines
 	lines=$(logged)
@@ -216,6 +217,7 @@ check "ib_mad logs no failed response to MADs with an IPv4-mapped source address
 
 check "a guest network with a link is set up" guest_up
 check "connections to the guest network are set up" guest_connects $MANY
+# rrxe's probes are DREQs for connections that do not exist (gsi/probe.rs).
 check "ib_cm responds to rrxe's probes, two for each connection" \
 	wait_for 20 cm_counter_reaches rx_duplicates dreq $((2 * MANY))
 check "MAD responses to host 1 don't reach ib_cm on the guest's device" no_response_reaches_ib_cm

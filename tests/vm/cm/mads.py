@@ -3,14 +3,15 @@
 # Runs on: guest
 """Forges management datagrams to QP 1 of host 1: mads.py KIND RATE [OPTION...].
 
-They come from 100 addresses of hosts that don't exist, or from --source, over the network device of
-host 2. KIND:
-  counters     requests the port's counters. ib_mad responds at once
+The datagrams come from 100 addresses of hosts that don't exist, or from --source, over the network
+device of host 2. KIND:
+  counters     a request for the port's counters. ib_mad responds at once
   connection   a connection request (REQ)
-  answer       a response with port counters, to a request that was never sent. It gets no response
-  response     a connection request with the response bit set. ib_mad delivers a response to the
-               agent whose number is in its transaction ID
-  unversioned  requests the port's counters with a wrong base version
+  answer       a response with port counters, to a request that was never sent. ib_mad doesn't
+               respond to a response
+  response     a response of the class SubnAdm with the attribute ID of a connection request. ib_mad
+               delivers a response to the agent whose number is in the transaction ID
+  unversioned  a request for the port's counters with a wrong base version
   final        a "ready to use" (RTU) message, which has no response
   stale        a connection request with the GUID of a device and the QPN of one of its connected
                QPs: --claim DEVICE
@@ -71,7 +72,8 @@ def mad(number):
         body = bytes(41) + b"\x01"
     if OPTIONS.kind == "response":
         # The upper half of the transaction ID is the number of a MAD agent, which is small. The
-        # flag says that the message has several segments (RMPP, IBTA 1.x §13.6.2).
+        # body begins with the RMPP header (IBTA 1.x §13.6.2). Its flag marks an RMPP transfer:
+        # without the flag, ib_mad drops a response for which no request waits.
         transaction, body = number % 64 << 32 | number, b"\0\0\1\0"
     head = struct.pack(">BBBBHHQHHI", base, kind, version, method, 0, 0, transaction, attribute, 0, 0)
     return (head + body).ljust(256, b"\0")

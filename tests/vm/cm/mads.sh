@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Forged management datagrams from neighbours that don't exist. ib_core would sleep to look up each
-# sender, in work items that set up the connections of all devices. rrxe gives ib_core another
-# sender. Tests that connections are set up and memory doesn't grow meanwhile, that invalid
-# datagrams are refused without a line in the log, and that a device can be removed meanwhile. Host
-# 2 forges the datagrams (mads.py) to host 1 over a veth pair.
+# Forged management datagrams from neighbours that don't exist. If ib_core had to look up each
+# sender, it would sleep in work items that set up the connections of all devices. So rrxe gives
+# ib_core another sender, which needs no look-up (gsi.rs). Tests that connections are set up and
+# memory doesn't grow meanwhile, that invalid datagrams are refused without a line in the log, and
+# that a device can be removed meanwhile. Host 2 forges the datagrams (mads.py) to host 1 over a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 MADS=$(dirname "$0")/mads.py
@@ -48,8 +49,8 @@ memory_is_bounded() {
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }
 
-# Prints the number of requests to end a connection (DREQ) that ib_cm doesn't have. rrxe's own
-# probes are such requests (gsi/probe.rs).
+# Prints the number of requests (DREQ) to end connections that ib_cm doesn't know. rrxe's own probes
+# are such requests (gsi/probe.rs).
 probes() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/cm_rx_duplicates/dreq")"; }
 probes_reach() { [[ $(probes) -ge $1 ]]; }
 # counter_reaches COUNTER COUNT: succeeds if a drop counter of host 1's device is at least COUNT.
@@ -58,8 +59,8 @@ counter_reaches() { [[ $(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/$1") 
 # drivers/infiniband/core/mad.c).
 ib_mad_is_silent() { ! kernel_said "$1"; }
 
-# Succeeds if ib_core repeats a reply after seconds to a requester that named a response timeout of
-# hours.
+# Succeeds if ib_core repeats a reply within seconds, although the requester gave a response timeout
+# of hours.
 reply_is_repeated() {
 	local server status
 	ip netns exec h1 rping -s -P -a $HOST1_V4 >/tmp/rping 2>&1 &

@@ -32,12 +32,14 @@ PORT = 7177
 CREATE_ID, LISTEN, GET_EVENT, BIND, RESOLVE_ADDR = 0, 7, 12, 20, 21
 TCP_PORTS, RC = 0x106, 2
 RESPONSE = 360
-# Number of forged datagrams. They come before a probe is forgotten (TIMEOUT in gsi/cm_queue.rs), on
-# the debug kernel, too.
+# Number of forged datagrams. After each batch of datagrams rrxe sends ib_cm a request of its own, a
+# probe (gsi/probe.rs), and waits for the response. All forged datagrams come before rrxe forgets a
+# probe without response (TIMEOUT in gsi/cm_queue.rs), on the debug kernel, too.
 FORGED = 2000
-# Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of 256,
-# each with the datagram that a probe follows, and one more batch. The 30 are for connection
-# requests, which the client repeats, and for the probes, which the counter includes.
+# Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of up to
+# 257, because two probes to one address may be without response, and one more batch, after which no
+# probe is allowed. The 30 are for connection requests, which the client repeats, and for the probes,
+# which the counter includes.
 MAX_TAKEN = 3 * 257 + 30
 
 

@@ -275,7 +275,7 @@ compare() {
 }
 
 # Lets each CPU keep as few free pages as possible, as used_KiB counts them. By default a CPU keeps
-# tens of MiB of them, depending on what it freed last (zone_highsize(), mm/page_alloc.c).
+# tens of MiB of them, depending on the pages that it freed last (zone_highsize(), mm/page_alloc.c).
 keep_few_free_pages() { echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction; }
 
 keep_few_free_pages

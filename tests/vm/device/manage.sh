@@ -132,8 +132,8 @@ check "rdma statistic shows the same values as sysfs" \
 	output_has "rdma_sends $(counter "$DEV1" rdma_sends) .*sent_bytes $(counter "$DEV1" sent_bytes) "
 dropped=0
 for file in /sys/class/infiniband/rrxe?/ports/1/hw_counters/drop_*; do dropped=$((dropped + $(<"$file"))); done
-# The peer acknowledges a retransmitted packet again. The requester may drop that acknowledgement,
-# as it has none outstanding.
+# The peer acknowledges a retransmitted packet again. The requester may drop that acknowledgment, as
+# no request is outstanding any more.
 no_drops() {
 	[[ $dropped -eq 0 ]] || has_retransmitted "$DEV1" || has_retransmitted "$DEV2" || is "$dropped" 0
 }

@@ -4,8 +4,8 @@
 """Tests that threads may modify the same QP at the same time, as uverbs allows.
 
 Usage: modify_races.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core itself changes some fields of the
-QP without a lock then: its path's GID entry (rdma_update_sgid_attr()), and its counter when it
-binds the QP to one by itself.
+QP without a lock then: the GID entry of the QP's path (rdma_update_sgid_attr()), and the QP's
+counter, when ib_core binds the QP to a counter automatically.
 """
 
 import json

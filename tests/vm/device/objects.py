@@ -3,10 +3,10 @@
 # Runs on: guest
 """Tests the structures and attributes that the kernel copies to processes and to netlink messages.
 
-Usage: objects.py DEVICE GID-INDEX. They must not contain uninitialised or freed memory, nor secrets
-of other users. The kernel must be booted with slub_debug and init_on_alloc=0, so that uninitialised
-and freed memory has a pattern. Further cases test objects whose creation fails after uverbs has
-made them.
+Usage: objects.py DEVICE GID-INDEX. The copies must not contain uninitialised or freed memory, nor
+secrets of other users. The kernel must be booted with slub_debug and init_on_alloc=0, so that
+uninitialised and freed memory has a pattern. Further cases test calls that fail after uverbs has
+made an object.
 """
 
 import ast
@@ -174,7 +174,7 @@ def unprivileged():
         return [len(seen["mr"]) > 0, len(seen["qp"]) > 0, {name: what for name, what in told.items() if what}]
 
     equal(repr_as_nobody(look), repr([True, True, {}]), "objects are shown, and no secrets")
-    # An administrator sees the keys, which shows that they would be found.
+    # A dump by root contains the keys, which shows that find_secrets() recognizes them.
     regions = dump_all(nldev.Socket(), device)["mr"]
     equal(len(find_secrets(regions, ranges, keys)) >= 8, True, "keys are found")
 
@@ -279,7 +279,7 @@ def broken_queue():
     other.close()
 
 
-@case("alloc_pd that fails after it has made the PD frees it, though the request has changed")
+@case("alloc_pd frees the PD if it fails afterwards, though the process has changed the request")
 def undone():
     pair = Pair()
     response, faults = memory_with_unserved_faults(PAGE)
@@ -302,7 +302,7 @@ def undone():
     os.close(faults)
     thread.join()
     equal(result, [(-1, errno.EFAULT)], "return value of the call")
-    equal(free_handle(pair.context), handle, "the handle that the domain left to the next one")
+    equal(free_handle(pair.context), handle, "the next free handle, which is that of the freed PD")
 
 
 def bind_before_failure(context, window, qp, cq):
@@ -347,7 +347,7 @@ def wait_completion(qp, cq):
     return cq.poll()
 
 
-@case("reg_mr that fails after it has made the region frees it, though a window is bound")
+@case("reg_mr frees the region if it fails afterwards, though a window is bound to the region")
 def undone_region():
     context = extension.Context(extension.node_of(DEVICE))
     # The name that pyverbs contexts have for the file, which uverbs.ioctl() uses.

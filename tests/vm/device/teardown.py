@@ -5,19 +5,20 @@
 
 Usage: teardown.py HOW DEVICE GID-INDEX [NUMBER [DEPTH]].
 
-Each of them, except "bound", prints "ready" when it has its objects. It ends at the end of its
+Each process, except "bound", prints "ready" when it has its objects. It ends at the end of its
 standard input, or for "advice" when the advice has returned. HOW:
   spin     has NUMBER QPs of DEPTH WQEs, and changes the producer indices of all their queues: at
            most a thousand times per second, or without a pause once it has read a line. At the end
            it prints the number of completions in its CQ
   windows  has NUMBER memory windows
-  chunks   has NUMBER chunks of an on-demand region of all memory, with a page in each
+  chunks   has an on-demand region of its whole address space, and a page in each of NUMBER chunks
+           (2 MiB) of it
   dereg    registers and deregisters a page again and again once it has read a line. At the end it
            prints the median, the maximum and the number of the times of deregistration, in
            microseconds
-  advice   gives advice to make two pieces (1 MiB) of memory resident before the call returns, and
-           doesn't serve the page faults of the first piece. Once it has read a line it serves all
-           faults. It prints the errno of the advice and the number of pieces with faults
+  advice   gives advice to make two pieces (1 MiB each) of memory resident before the call returns,
+           and doesn't serve the page faults of the first piece. Once it has read a line it serves
+           all faults. It prints the errno of the advice and the number of pieces with faults
   bound    prints the shortest of ten times to destroy a QP that has bound a window, in microseconds
 """
 

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=600
 # Time of the teardown: devices and QPs end soon, whatever hostile processes (teardown.py) do
-# meanwhile. The processes have many QPs that are posted to all the time, memory windows, chunks of
-# on-demand memory, or advice about memory. Tests `rdma link del`, the end of the processes, rmmod
-# and the end of a network namespace. Topology: two hosts over a veth pair; the processes use the
-# device of host 1.
+# meanwhile. The processes have many QPs that are posted to all the time, memory windows, chunks
+# (2 MiB each) of on-demand memory, or advice about memory. Tests `rdma link del`, the end of the
+# processes, rmmod and the end of a network namespace. Topology: two hosts over a veth pair; the
+# processes use the device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # Numbers of objects. RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 MANY_WINDOWS=500000 CHUNKS=20000"
-# gives those with which a release is tested. They are small on the debug kernel, where the free of
-# each object takes milliseconds: KASAN unwinds the stack and looks up the module of each frame.
+# sets the numbers with which a release is tested. The numbers are small on the debug kernel, where
+# the free of each object takes milliseconds: KASAN unwinds the stack and looks up the module of each
+# frame.
 [[ -z $DEBUG_KERNEL ]] || : "${QPS:=4}" "${WINDOWS:=1000}" "${CHUNKS:=100}"
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}" "${MANY_WINDOWS:=$((4 * WINDOWS))}"
 # Limits of a teardown in ms, and of the median of dereg_mr in another process in us: twenty times

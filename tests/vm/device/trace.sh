@@ -39,7 +39,7 @@ for device in "$DEV1" "$DEV2"; do
 	for name in sent_pkts rcvd_pkts completer_retry_err rcvd_seq_err; do before[$device/$name]=$(counter "$device" $name); done
 done
 # The ends of ib_send_lat synchronise over TCP before they destroy their QPs. So no end waits for an
-# acknowledgement by a QP that is gone.
+# acknowledgment by a QP that is gone.
 check "ib_send_lat runs over the lossy wire with all events on" \
 	record perftest ib_send_lat -n $MESSAGES -s $SIZE -m 1024
 sleep 0.1
