@@ -6,8 +6,7 @@
 # network device than RoCE packets do. If rrxe did not replace such a sender (`gsi.rs`), ib_core
 # would sleep in each look-up, in work items that set up connections. Tests that connections are
 # still set up meanwhile, and that a device can be removed while it gets datagrams. Host 2 forges
-# datagrams (mads.py) over a veth pair; local_mads.py sends datagrams from a second device of host
-# 1.
+# datagrams (mads.py) over a veth pair; local_mads.py sends others from a second device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
@@ -40,8 +39,8 @@ exploded_address() {
 has_both_gids() { [[ $(count_gids "$(exploded_address "$(link_local eth0.10)")") -ge 2 ]]; }
 
 # Adds a second link to host 1, on eth1. For each device's address there is a neighbour entry, with
-# a MAC address that no host has, on the other device's network device: ib_core would find this entry
-# if it looked the address up on that network device.
+# a MAC address that no host has, on the other device's network device: ib_core would find this
+# entry if it looked the address up on that network device.
 second_link() {
 	ip -n h1 link add eth1 type veth peer name eth1p netns h1 &&
 		ip -n h1 addr add 10.88.0.1/24 dev eth1 && ip -n h1 link set eth1 up && ip -n h1 link set eth1p up &&

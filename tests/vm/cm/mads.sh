@@ -5,8 +5,8 @@
 # sender, it would sleep in work items that set up the connections of all devices. So rrxe gives
 # ib_core another sender, which needs no look-up (gsi.rs). Tests that connections are set up and
 # memory doesn't grow meanwhile, that invalid datagrams are refused without a line in the log, and
-# that a device can be removed meanwhile. Host 2 forges the datagrams (mads.py) to host 1 over a veth
-# pair.
+# that a device can be removed meanwhile. Host 2 forges the datagrams (mads.py) to host 1 over a
+# veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 MADS=$(dirname "$0")/mads.py

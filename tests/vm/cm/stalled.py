@@ -36,10 +36,10 @@ RESPONSE = 360
 # probe (gsi/probe.rs), and waits for the response. All forged datagrams come before rrxe forgets a
 # probe without response (TIMEOUT in gsi/cm_queue.rs), on the debug kernel, too.
 FORGED = 2000
-# Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of up to
-# 257, because two probes to one address may be without response, and one more batch, after which no
-# probe is allowed. The 30 are for connection requests, which the client repeats, and for the probes,
-# which the counter includes.
+# Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of up
+# to 257, because two probes to one address may be without response, and one more batch, after which
+# no probe is allowed. The 30 are for connection requests, which the client repeats, and for the
+# probes, which the counter includes.
 MAX_TAKEN = 3 * 257 + 30
 
 

@@ -93,11 +93,11 @@ check "the device ends, and so does the device on the other end of the veth pair
 DEV1='' DEV2=''
 hosts_down
 
-# A namespace with many devices ends, and a process has QPs of each device that are parked: they wait
-# for page faults. None of the devices may move to the initial namespace meanwhile: each single device
-# that moves may be flushed for FLUSH_TIME, and all devices that end together have that time only once
-# (device/disassociate.rs). The kernel destroys the namespace's network devices after ib_core's exit
-# handler (rdma_dev_exit_net(), device.c), which moves remaining RDMA devices.
+# A namespace with many devices ends, and a process has QPs of each device that are parked: they
+# wait for page faults. None of the devices may move to the initial namespace meanwhile: each single
+# device that moves may be flushed for FLUSH_TIME, and all devices that end together have that time
+# only once (device/disassociate.rs). The kernel destroys the namespace's network devices after
+# ib_core's exit handler (rdma_dev_exit_net(), device.c), which moves remaining RDMA devices.
 DEVICES=(many{1..8})
 many_links_up() {
 	local device

@@ -10,8 +10,8 @@ source "$(dirname "$0")/../lib/guest.sh"
 
 # Numbers of objects. RRXE_ENV="QPS=64 DEPTH=65535 WINDOWS=500000 MANY_WINDOWS=500000 CHUNKS=20000"
 # sets the numbers with which a release is tested. The numbers are small on the debug kernel, where
-# the free of each object takes milliseconds: KASAN unwinds the stack and looks up the module of each
-# frame.
+# the free of each object takes milliseconds: KASAN unwinds the stack and looks up the module of
+# each frame.
 [[ -z $DEBUG_KERNEL ]] || : "${QPS:=4}" "${WINDOWS:=1000}" "${CHUNKS:=100}"
 : "${QPS:=16}" "${DEPTH:=16383}" "${WINDOWS:=10000}" "${CHUNKS:=400}" "${MANY_WINDOWS:=$((4 * WINDOWS))}"
 # Limits of a teardown in ms, and of the median of dereg_mr in another process in us: twenty times

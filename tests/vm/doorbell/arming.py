@@ -66,8 +66,8 @@ class Consumer:
             equal(time.monotonic() < end, True, "a completion in time")
 
     def arm(self, when=ARM_NEXT):
-        """Arms the CQ as librrxe does: by the arm word, and by the call, too, if the CQ has
-        completions of which the kernel has not notified yet."""
+        """Arms the CQ by the call, or as librrxe does if the arm word is used: by that word, and by
+        the call, too, if the CQ has completions of which the kernel has not notified yet."""
         solicited = when == ARM_SOLICITED
         if not self.uses_arm_word:
             return self.cq.request(solicited)

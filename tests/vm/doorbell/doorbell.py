@@ -5,9 +5,10 @@
 
     doorbell.py DEVICE GID-INDEX
 
-The cases use both as rrxe-abi.h describes, and write arbitrary values to them. They speak the
-interface by commands of uverbs, without a provider library. Each QP is connected to itself. SEED
-(7 by default) selects the random values.
+The cases use both as rrxe-abi.h describes, and write arbitrary values to them. The cases write the
+commands of uverbs themselves, without a provider library. A QP's slot is the number of the bit of
+the page that is its doorbell. A work item of the driver, the poller, reads the page of a busy
+process. Each QP is connected to itself. SEED (7 by default) selects the random values.
 """
 
 import errno

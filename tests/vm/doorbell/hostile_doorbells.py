@@ -6,7 +6,7 @@
     hostile_doorbells.py DEVICE GID-INDEX CONTEXTS bells|posts
 
 In each of CONTEXTS contexts all doorbells of the doorbell page ring all the time: those of
-connected QPs, and those of slots without a QP. With `bells` nothing is posted. With `posts` the
+connected QPs, and those that belong to no QP. With `bells` nothing is posted. With `posts` the
 send queues are always full: one store to the producer index posts a whole ring of WRITEs. The
 program prints "ringing" once the contexts exist. It runs until it is killed, even if its device is
 removed.

@@ -29,8 +29,8 @@ check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 run_test poller_fairness.py
 
-# With a poll_idle_us of a second the watchdogs detect a starved poller after a second only. So no
-# process that waits for the poller is told to make doorbell calls instead.
+# With a poll_idle_us of a second the driver's watchdogs (timers) detect a starved poller after a
+# second only. So no process that waits for the poller is told to make doorbell calls instead.
 check "the module is removed" rmmod rrxe
 check "the module loads with one poller that waits a second for a post" \
 	modprobe rrxe pollers=1 poll_idle_us=1000000

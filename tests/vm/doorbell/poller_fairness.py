@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that hostile contexts do not starve others of the doorbell poller.
+"""Tests that hostile contexts do not starve other contexts of the doorbell poller.
 
     poller_fairness.py DEVICE GID-INDEX
 
-A program sends 8 byte WRITEs, one after another, through librrxe, while other contexts of the same
-device compete for the only poller. All its round trips must end within a limit that only starvation
+The poller is the work item of the driver that reads the doorbell pages of busy contexts. A program
+sends 8 byte WRITEs, one after another, through librrxe, while other contexts of the same device
+compete for the only poller. All its round trips must end within a limit that only starvation
 exceeds: the limit is at least a hundred times the usual duration. The test prints the round-trip
 times of the program alone and beside the others. Further cases check, by the kernel's trace events,
 that no softirq does work that a process caused. shares.py checks how the poller divides its time.
@@ -29,7 +30,7 @@ from pairs import (
 
 # Number of round trips. On the debug kernel one takes up to 30 ms.
 ROUND_TRIPS = 200 if IS_DEBUG_KERNEL else 3000
-# Number of packets that chance does not explain.
+# Number of packets that the processes that query must send. They may send fewer by chance.
 MIN_PACKETS = 10
 
 
@@ -88,14 +89,16 @@ def cost_of_useless_doorbells():
 
 @case("poller fairness: no softirq sends packets for doorbells")
 def no_packets_by_softirqs():
-    # The only poller is overloaded, so the watchdogs end the polling of pages.
+    # The only poller is overloaded, so the driver's watchdogs (timers) end the polling of pages.
     with ringing(8, "posts"):
         sent, by_softirqs = packets_sent_during(2)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")
     equal((sent > 0, by_softirqs), (True, 0), "packets, and those sent by softirqs")
 
 
-@case("poller fairness: runs of a QP that queries delay are not queued to softirq")
+# A query of a QP holds the lock of the QP's protocol engine. A doorbell call that finds the lock
+# held leaves its run of the engine to the query.
+@case("poller fairness: runs of a QP's engine that a query delays are not queued to softirq")
 def no_softirq_runs_after_queries():
     context = Context(node_of(DEVICE))
     qp = Qp(context, Cq(context), GID_INDEX, gid_of(DEVICE, GID_INDEX))
@@ -117,7 +120,7 @@ def no_softirq_runs_after_queries():
     equal(count, 0, "runs queued to softirq")
 
 
-@case("poller fairness: a netlink query of a QP makes the runs that it delays")
+@case("poller fairness: a netlink query of a QP makes the runs of the engine that it has delayed")
 def queries_run_the_engine():
     pair = Pair()
     source, (target, _) = register_filled_buffer(pair, 8)[1], register_filled_buffer(pair, 8)

@@ -5,9 +5,10 @@
 
     shares.py DEVICE GID-INDEX
 
-N contexts and one program use the only poller. Each has 1/(N + 1) of the poller's time, or less if
-it has less to do. The kernel's trace events of work queues tell when the poller begins and ends
-with a page. So the measured time is the poller's, whatever else the machine does.
+N contexts and one program use the only poller, the work item of the driver that reads the doorbell
+pages of busy contexts. Each has 1/(N + 1) of the poller's time, or less if it has less to do. The
+kernel's trace events of work queues tell when the poller begins and ends to poll a page. So the
+measured time is the poller's, whatever else the machine does.
 """
 
 import functools
@@ -96,7 +97,7 @@ def share_beside_full_queues():
     for_each_count(functools.partial(ringing, kind="posts"), check_even_share, "with full queues")
 
 
-@case("shares: the work that runs of full send queues leave is not queued to softirqs")
+@case("shares: the further runs of the engine that full send queues need are not queued to softirqs")
 def no_softirq_work():
     with ringing(3, "posts"):
         count = softirqs_during(SECONDS)

@@ -6,9 +6,9 @@
     inbox.py DEVICE GID-INDEX
 
 UD QPs are parked: their receives are in memory with userfaultfd, whose page faults are never
-served. Other QPs, or a socket of host h2, send them more packets than their inboxes take. The cases
-check the memory that the packets take (MemFree of /proc/meminfo), and that other users' QPs still
-receive.
+served. Other QPs, or a socket of host h2, send them more packets than their inboxes (queues of
+received packets) take. The cases check the memory that the packets take (MemFree of /proc/meminfo),
+and that other users' QPs still receive.
 """
 
 import contextlib
@@ -275,7 +275,7 @@ def other_users_still_receive():
         equal(received, MESSAGES, "received messages")
 
 
-@case("the smallest QP is charged for about as many bytes as its queue has without counting")
+@case("the smallest QP is charged for about as many bytes as its inbox may have uncounted")
 def qps_are_charged_for_uncounted_bytes():
     group = memory_group("queue-pairs")
 

@@ -9,7 +9,7 @@ source "$(dirname "$0")/../lib/guest.sh"
 JUNK=$(dirname "$0")/junk.py
 readonly STRANGER=10.77.0.3
 
-# Starts a pingpong that runs until stop. CLIENT is its process on host 1.
+# Starts a pingpong that runs until `stop`. CLIENT is its process on host 1.
 start() {
 	local index1 index2
 	index1=$(gid_index "$DEV1" $HOST1_V4) index2=$(gid_index "$DEV2" $HOST2_V4)
@@ -99,7 +99,7 @@ check "a new pingpong runs after these packets" pingpong -n 100
 counter() { cat "/sys/class/infiniband/$DEV1/ports/1/hw_counters/drop_$1"; }
 
 # Reasons to drop a malformed packet, and reasons for which a QP refuses a packet. `overflow` is
-# among the latter, because a busy QP's inbox may have no room.
+# among the latter, because a busy QP's inbox (queue of received packets) may have no room.
 readonly MALFORMED="short version opcode pad length syndrome"
 readonly REFUSED="peer service state pkey qkey no_receive too_long invalid access unasked overflow"
 
@@ -115,7 +115,7 @@ drops() {
 	echo "$total"
 }
 
-# in_group FAMILY: makes a UD QP of host 1 that is attached to a multicast group until release.
+# in_group FAMILY: makes a UD QP of host 1 that is attached to a multicast group until `end_holder`.
 in_group() { start_holder in1 rrxe-check "$DEV1" "$DEV1" "$1" hold-group; }
 
 # invalid_datagrams SOURCE TARGET GROUP: sends invalid datagrams, and succeeds if each was counted

@@ -74,8 +74,9 @@ for transport in rc uc ud; do
 		pingpong_over wg1 10.83.0.1 wg2 10.83.0.2 $transport
 done
 check "rc pingpong over IPv6 and WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
-# Any host of the LAN can announce a longer route to the peer by a router advertisement. ib_core
-# connects no QP over such a route, so the test adds it while a QP is connected.
+# Any host of the LAN can announce a route to the peer with a longer prefix by a router
+# advertisement. ib_core connects no QP over such a route, so the test adds it while a QP is
+# connected.
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
 has_begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)

@@ -35,7 +35,7 @@ def attribute(kind, value):
 
 def call(sock, family, command, attributes):
     """Sends a request and returns the payload of the response, behind its headers. It is empty if
-    the response is an acknowledgement only."""
+    the response is an acknowledgment only."""
     body = struct.pack("=BBH", command, 1, 0) + attributes
     sock.send(struct.pack("=IHHII", 16 + len(body), family, REQUEST | ACK, 1, 0) + body)
     answer = sock.recv(65536)
