@@ -320,7 +320,7 @@ def unanswered_process(groups, uid, work, faults):
         kept = []
         for name in names:
             join(name)
-            # The quotas of the user who opens a context count.
+            # The objects of a context are charged to the user who opens it.
             os.setresuid(uid, uid, 0)
             pair = Pair()
             kept.append((pair, register(pair.pd, memory, ODP_ACCESS)))
@@ -348,7 +348,8 @@ def unanswered_process(groups, uid, work, faults):
 
 
 def advise_absent(address, region, pair):
-    """Advises the absent memory 1100 times. The driver queues 16 pieces per memory cgroup."""
+    """Gives advice on the absent memory 1100 times. The driver queues 16 pieces of advice for each
+    memory cgroup."""
     for _ in range(1100):
         advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0, [(address, 8, region.lkey)])
 
@@ -433,7 +434,7 @@ def queued_faults():
     every = [first] + [Pair(beside=first) for _ in range(39)]
     for number, pair in enumerate(every):
         pair.post(e.IBV_WR_RDMA_WRITE, local, (memory.address, region.rkey), number)
-    # The page fault of the first QP has begun. Those of the other two wait for a thread.
+    # The page fault of QP 0 has begun. Those of QPs 20 and 39 wait for a thread.
     ended = (0, 20, 39)
     for number in ended:
         every[number].qps[1].close()

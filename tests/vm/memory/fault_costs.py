@@ -214,7 +214,7 @@ def execve():
     equal(os.waitpid(child, 0)[1], 0, "exit status of the child")
 
 
-@case("a work item ends superfluous threads of a process, not a system call")
+@case("a work item, and not a system call, ends superfluous threads of a process")
 def concurrent_registrations():
     create, stop, rounds = "vhost_task_create", "vhost_task_stop", 0
 

@@ -107,7 +107,8 @@ class Use:
 
 
 def check_served(memory, access=ALL | ON_DEMAND, at=0):
-    """Fails unless a peer and the owner can use the memory, with the content of the process."""
+    """Fails unless a peer and the owner can use the memory and see the content that the process
+    sees."""
     use = Use(memory, access)
     memory.fill(b"process ".ljust(64), at)
     equal(use.peer("read", at), SUCCESS, "a peer's read")

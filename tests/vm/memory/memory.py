@@ -385,7 +385,8 @@ def overflow_with_idle_qps():
 
 
 def ring_mappings():
-    """Returns (address, length, offset) of the mappings of uverbs files, and the last such file."""
+    """Returns (address, length, offset) of each mapping of a uverbs file, and the highest file
+    descriptor of such files."""
     mappings = []
     with open("/proc/self/maps") as maps:
         for line in maps:

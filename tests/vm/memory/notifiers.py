@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests beside a process with permanent invalidations: notifiers.py DEVICE GID-INDEX MODE.
+"""Tests beside a process that always invalidates its memory: notifiers.py DEVICE GID-INDEX MODE.
 
 Threads of the process call madvise(MADV_FREE) without a pause. So a call that waits until no range
 of the address space is being invalidated (`mmu_interval_notifier_remove()`) waits for as long as
-the process lives. No system call of another process may wait for that. MODE is one of:
+the process lives. No system call of another process may wait for such a call. MODE is one of:
   calls  runs the test cases
-  stay   starts such a process, and another one that advises its on-demand memory. Prints "ready",
-         and ends both processes at the end of the standard input.
+  stay   starts such a process, and a second one that gives advice on the on-demand memory of the
+         first. Prints "ready", and ends both processes at the end of the standard input.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
 
 # Kernel functions that are called when a chunk is created and when it is released.
 INSERT_NOTIFIER, REMOVE_NOTIFIER = "mmu_interval_notifier_insert", "mmu_interval_notifier_remove"
-# Attempts to have a period without a release.
+# Number of attempts at a measurement during which no chunk is released.
 ATTEMPTS = 6
 
 
@@ -98,9 +98,9 @@ def run_process(control):
     """Body of the process: registers and uses regions, then invalidates their memory.
 
     Sends the address of the memory, the handles and a key of the regions, and the file of the
-    context through the socket `control`. On the message "e" it deregisters the regions and replies.
-    On the next message, or any other one, it registers another region, advises its memory, replies
-    and sleeps."""
+    context through the socket `control`. If the first message is "e", it deregisters the regions,
+    replies, and reads a second message. Then it registers another region, gives advice on the
+    memory of that region, replies and sleeps."""
     become_nobody()
     memory, other = PrivateBuffer(LENGTH, mmap.MAP_PRIVATE | MAP_NORESERVE), PrivateBuffer(4 * CHUNK)
     libc.madvise(memory.address, memory.length, MADV_NOHUGEPAGE)
