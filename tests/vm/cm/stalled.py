@@ -33,8 +33,9 @@ CREATE_ID, LISTEN, GET_EVENT, BIND, RESOLVE_ADDR = 0, 7, 12, 20, 21
 TCP_PORTS, RC = 0x106, 2
 RESPONSE = 360
 # Number of forged datagrams. After each batch of datagrams rrxe sends ib_cm a request of its own, a
-# probe (gsi/probe.rs), and waits for the response. All forged datagrams come before rrxe forgets a
-# probe without response (TIMEOUT in gsi/cm_queue.rs), on the debug kernel, too.
+# probe (gsi/probe.rs). It takes no more datagrams while too many probes are without response. All
+# forged datagrams come before rrxe forgets such a probe (TIMEOUT in gsi/cm_queue.rs), on the debug
+# kernel, too.
 FORGED = 2000
 # Maximum number of datagrams that rrxe may take in meanwhile (gsi/cm_queue.rs): two batches of up
 # to 257, because two probes to one address may be without response, and one more batch, after which

@@ -39,7 +39,7 @@ ON_DEMAND = e.IBV_ACCESS_ON_DEMAND
 ODP_ACCESS = ALL | ON_DEMAND
 SUCCESS, REM_ACCESS_ERR = e.IBV_WC_SUCCESS, e.IBV_WC_REM_ACCESS_ERR
 LOC_PROT_ERR, WR_FLUSH_ERR = e.IBV_WC_LOC_PROT_ERR, e.IBV_WC_WR_FLUSH_ERR
-# Kinds of advice (ib_uverbs_advise_mr_advice), and the flag to follow it before the call returns.
+# Kinds of advice (ib_uverbs_advise_mr_advice), and the flag that makes the call wait.
 PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT, FLAG_FLUSH = 0, 1, 2, 1
 # Bytes of address space that share one MMU notifier (rust/rdma/memory/odp.rs).
 CHUNK = 2 << 20

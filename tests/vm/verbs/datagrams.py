@@ -103,8 +103,8 @@ class DatagramQp(Qp):
 
 
 def new_qp(destination=None, gid=None, length=PAGE, qkey=QKEY):
-    # No poller serves the QP: no doorbell of the context rings, and too few doorbell calls follow
-    # each other for its page to be polled.
+    # No work item polls the QP's doorbell page: no doorbell of the context rings, and too few
+    # doorbell calls follow each other for the driver to begin polling.
     context = Context(node_of(DEVICE))
     return DatagramQp(context, Cq(context), destination, gid or gid_of(DEVICE, GID_INDEX), length, qkey)
 
@@ -157,8 +157,9 @@ def threads_take_in_packets():
         time.sleep(0.5)
 
     end, by_threads = time.monotonic() + LIMIT_SECONDS, 0
-    # The datagrams of a batch arrive in a row and put the CPU in debt, and threads take in packets
-    # while it is in debt. But an emulated CPU may stop for longer than the debt lasts, so several
+    # The datagrams of a batch arrive in a row and take more of the CPU's time in softirqs than
+    # softirq_percent allows. Threads take in packets until the excess (the debt of
+    # limits/softirq_time.rs) is gone. But an emulated CPU may stop for longer than that, so several
     # batches may be needed.
     while by_threads == 0 and time.monotonic() < end:
         taken, by_softirqs = packets_during("rrxe_packet_in", send_batch)
@@ -185,8 +186,8 @@ def copies_are_dropped():
         for _ in range(BURST):
             sender.sendto(payload, (GROUP, forge.PORT))
         sent += BURST * MEMBERS
-        # The members' inboxes have room for all packets of a burst. So a drop for `overflow` is a
-        # copy that was not made.
+        # The inboxes (queues of received packets) of the members have room for all packets of a
+        # burst. So a drop for `overflow` is a copy that was not made.
         wait_until(lambda: sum(counted()) >= sent, "all copies are taken in or dropped")
     print(f"# of {sent} copies {counted()[0]} are not made")
     equal(counted()[0] > 0, True, "some copies are dropped")
@@ -197,7 +198,7 @@ def datagrams_to_own_group():
     qp.attach(mapped_gid(GROUP))
 
     def work():
-        # These are more datagrams than one call sends, and not more than the QP's tx limit.
+        # These are more datagrams than one call sends, and not more than the QP may have in flight.
         qp.post(DEPTH)
         qp.ring_by_call()
         wait_until(qp.is_empty, "all posted requests are sent")

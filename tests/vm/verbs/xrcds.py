@@ -6,9 +6,9 @@
     xrcds.py DEVICE GID-INDEX shared|private
 
 Processes can share an XRC domain by a file, and ibv_open_qp() makes further handles of a QP of
-another process. ib_core neither limits the number of either nor charges them to an account, so the
-driver refuses both by default (private). With the module parameter shared_xrcd=1 it allows both
-(shared).
+another process. ib_core does not limit the number of such domains and handles, and charges them to
+no account, so the driver refuses both by default (private). With the module parameter shared_xrcd=1
+it allows both (shared).
 """
 
 import concurrent.futures
@@ -148,7 +148,7 @@ def errno_of_waiting(context, command, faults):
             os.close(faults)
 
 
-@case("commands under a lock of ib_core refuse a driver's payload without a page fault on it")
+@case("commands that hold a lock of ib_core refuse the driver's payload without a page fault in it")
 def payloads_are_refused_without_faults():
     context = Context(node_of(DEVICE))
     answer = ctypes.create_string_buffer(8)
