@@ -97,7 +97,7 @@ def share_beside_full_queues():
     for_each_count(functools.partial(ringing, kind="posts"), check_even_share, "with full queues")
 
 
-@case("shares: the further runs of the engine that full send queues need are not queued to softirqs")
+@case("shares: further runs of the engine for full send queues are not queued to softirqs")
 def no_softirq_work():
     with ringing(3, "posts"):
         count = softirqs_during(SECONDS)

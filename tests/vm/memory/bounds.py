@@ -348,8 +348,8 @@ def unanswered_process(groups, uid, work, faults):
 
 
 def advise_absent(address, region, pair):
-    """Gives advice on the absent memory 1100 times. The driver queues 16 pieces of advice for each
-    memory cgroup."""
+    """Gives advice on the absent memory 1100 times. The driver follows or queues at most 16 pieces
+    of advice for each memory cgroup at a time."""
     for _ in range(1100):
         advise_mr(pair.pd, pair.context, PREFETCH_WRITE, 0, [(address, 8, region.lkey)])
 

@@ -292,7 +292,7 @@ def allocate_all(contexts):
             return pieces
 
 
-@hosts_case("all processes of a user share a limit of device memory, and freed memory is available again")
+@hosts_case("all processes of a user share a limit of device memory, and can reuse freed memory")
 def quota():
     contexts = [Context(name=DEVICE), Context(name=DEVICE)]
     for _ in range(2):
