@@ -25,6 +25,7 @@ NEED_WAKEUP = 1
 NO_SLOT = 0xffffffff
 # Offsets of fields in struct rrxe_doorbell, in bytes.
 SUMMARY, DIRTY = 64, 4096
+# Doorbells in one page.
 SLOTS = 32768
 
 # Offsets in a ring, in bytes. Only the ring of a CQ has NEWS and ARM.
@@ -32,7 +33,7 @@ PRODUCER, NEWS, CONSUMER, ARM, ELEMENTS = 128, 132, 256, 320, 384
 ARM_NONE, ARM_SOLICITED, ARM_NEXT = 0, 1, 2
 NEWS_NONE, NEWS_ANY, NEWS_SOLICITED = 0, 1, 2
 
-# Opcodes of work requests, and flags of these (enum ib_uverbs_wr_opcode, enum ibv_send_flags).
+# Opcodes and send flags of work requests (enum ib_uverbs_wr_opcode, enum ibv_send_flags).
 WRITE, SEND, BIND_MW = 0, 2, 8
 SIGNALED, SOLICITED = 2, 4
 
@@ -150,7 +151,7 @@ class Cq:
         return self.ring.u32(CONSUMER).value != self.ring.u32(PRODUCER).value
 
     def unannounced_kind(self):
-        """Returns the kind, NEWS_*, of completions added since those of the last notification."""
+        """Returns the kind, NEWS_*, of the completions that no notification has covered yet."""
         return self.ring.u32(NEWS).value
 
     def events(self):

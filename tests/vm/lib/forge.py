@@ -214,7 +214,7 @@ def hardware_address(where, device):
 class PacketSocket:
     """A packet socket on a network device. It sends packets to the MAC address `to`.
 
-    The IP headers of the packets don't matter for the way that they take.
+    The IP header of a packet has no influence on its path.
     """
 
     def __init__(self, where, device, to):

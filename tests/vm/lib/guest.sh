@@ -211,7 +211,7 @@ gid_index() {
 	return 1
 }
 
-# Succeeds if a server on host 2 listens on the TCP port $listen, or else on perftest's port, 18515.
+# Succeeds if a server on host 2 listens on the TCP port $listen. The default is perftest's, 18515.
 _listening() { _listening_on "${listen:-18515}"; }
 _listening_on() { [[ -n $(in2 ss -Hltn "sport = :$1") ]]; }
 

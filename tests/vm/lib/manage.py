@@ -9,7 +9,8 @@ port that has the GID.
   manage.py speed DEVICE                   prints the speed (ibv_query_port_speed) in units of
                                            100 Mb/s, and checks that there is no port 2
   manage.py counters DEVICE GID-INDEX GID  prints the data and packet counters of the port
-  manage.py refused DEVICE GID-INDEX GID   checks the status of requests that the port can't serve
+  manage.py refused DEVICE GID-INDEX GID   checks the status of the responses to ClassPortInfo and
+                                           to requests that the port can't serve
 """
 
 import errno
@@ -32,7 +33,7 @@ GSI, WELL_KNOWN_QKEY = 1, 0x80010000
 PERFORMANCE, VENDOR = 0x04, 0x09
 GET, SET, GET_RESPONSE = 0x01, 0x02, 0x81
 CLASS_PORT_INFO, PORT_SAMPLES, PORT_COUNTERS, PORT_COUNTERS_EXTENDED = 0x0001, 0x0010, 0x0012, 0x001D
-# Each request has another transaction ID. ib_umad refuses a request with the ID of a request that
+# Each request has its own transaction ID. ib_umad refuses a request with the ID of a request that
 # is not completed yet, and completes a request after it has delivered the response (ib_umad_write()
 # and is_duplicate(), user_mad.c).
 TIDS = itertools.count(0x11223344)

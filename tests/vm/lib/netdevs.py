@@ -15,9 +15,9 @@
       Forwards packets between the TUN or TAP devices (tun..., tap...) called NAME of two
       namespaces.
   netdevs.py outside DEVICE...
-      Makes QPs on each device that wait for page faults, moves the process to the initial network
-      namespace, and prints "attached". At the end of its input it fails if the initial namespace
-      got uevents of RDMA devices meanwhile.
+      Makes QPs on each device, moves the process to the initial network namespace, has the QPs wait
+      for page faults, and prints "attached". At the end of its input it fails if the initial
+      namespace got uevents of RDMA devices meanwhile.
 """
 
 import ctypes
@@ -112,8 +112,7 @@ def equal(seen, wanted, what):
 
 def unplug(device, index, *command):
     side = Side(device, index)
-    # The peer QP doesn't exist, and timeout 0 means none. So sends wait for ever for
-    # acknowledgement.
+    # The peer QP doesn't exist, and timeout 0 means no timeout. So the sends never complete.
     side.connect(side.gid, 0xABCDEF, timeout=0, mtu=e.IBV_MTU_1024)
     for number in range(5):
         side.post_recv(number)

@@ -42,8 +42,8 @@ def open_faults_of(memory, flags=0):
 def await_fault(fd):
     """Waits for a fault, and doesn't serve it. `fd` must be in blocking mode.
 
-    poll(2) can't wait for it: it reports an error for a userfaultfd in blocking mode
-    (userfaultfd_poll(), fs/userfaultfd.c).
+    poll(2) can't wait for a fault, because poll(2) reports an error for a userfaultfd in blocking
+    mode (userfaultfd_poll(), fs/userfaultfd.c).
     """
     os.read(fd, MESSAGE)
 

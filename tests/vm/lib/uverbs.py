@@ -142,7 +142,7 @@ def _first_handle(message):
 def query_context(context):
     """Queries the context, as ibv_import_device does.
 
-    Returns the number of completion vectors and the bits of what the kernel's core supports.
+    Returns the number of completion vectors and the bits of the features that ib_core supports.
     """
     vectors, support = (ctypes.c_uint32 * 1)(), (ctypes.c_uint64 * 1)()
     ioctl(context, OBJECT_DEVICE, METHOD_QUERY_CONTEXT, (0, vectors), (1, support))

@@ -361,7 +361,7 @@ def _():
         raw_qp.expect_no_other()
 
 
-@case("flow: the host still receives its packets, and rules receive them as frames of the wire")
+@case("flow: the host still receives its packets, and rules receive them unmerged with checksums")
 def _():
     raw_qp = RawQp(receives=200)
     raw_qp.add_rule(eth_spec(dst=LOCAL.mac), ipv4_spec(src=HOST2))

@@ -5,10 +5,10 @@
 #
 # The destructor of a packet's buffer tells the driver that the packet is no longer in flight, so
 # the packet no longer counts for the QP's tx limit. GRO clears the destructor of a buffer that it
-# merges into another one, without a call (skb_gro_receive(), net/core/gro.c). The driver must find
-# such packets, and subtract them. The administrator of a container (h2) causes this: host 1 sends
-# packets over a veth pair to h2, which rewrites them into TCP segments and passes them through
-# MACsec devices to GRO.
+# merges into another one, without calling it (skb_gro_receive(), net/core/gro.c). The driver must
+# find such packets, and subtract them. The administrator of a container (h2) causes this: host 1
+# sends packets over a veth pair to h2, which rewrites them into TCP segments and passes them
+# through MACsec devices to GRO.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791 KEY=0123456789abcdef0123456789abcdef
 
@@ -25,8 +25,9 @@ add_macsec_devices() {
 		in2 sh -c 'echo 100000000 >/sys/class/net/macsec1/gro_flush_timeout'
 }
 # Rewrites RoCEv2 packets into TCP segments, and redirects them to the MACsec devices. A packet of
-# odd PSN gets the sequence number that follows the 1,028 bytes of the packet of even PSN, so GRO
-# merges the two.
+# odd PSN gets the sequence number that follows the packet of even PSN, so GRO merges the two. A
+# segment has 1,028 bytes of data: the message and the ICRC. Its TCP header replaces UDP header and
+# BTH.
 rewrite_to_tcp() {
 	local odd
 	in2 tc qdisc add dev eth0 clsact || return
@@ -39,8 +40,8 @@ rewrite_to_tcp() {
 	done
 }
 decrypted() { in2 cat /sys/class/net/macsec1/statistics/rx_packets; }
-# Returns the number of packets that reach the IP layer. It drops and counts them there, because
-# their destination MAC address is that of another network device.
+# Prints the number of packets that have reached the IP layer. The IP layer drops and counts them,
+# because their destination MAC address is that of another network device.
 reached_ip() { ip -n h2 -s -s -j link show macsec1 | sed -n 's/.*"otherhost":\([0-9]*\).*/\1/p'; }
 
 check "two hosts" hosts_up 1500

@@ -27,7 +27,7 @@ GID_INDEX_V6, GID_INDEX_LINK_LOCAL, LINK_LOCAL = int(sys.argv[3]), int(sys.argv[
 # Devices of both hosts, each with the GID index of its IPv4 address.
 SENDERS = (DEVICE, GID_INDEX), (sys.argv[6], int(sys.argv[7]))
 HOST, HOST_V6 = "10.77.0.1", "fd77::1"
-# Number of members: more QPs than the process has threads.
+# Number of members. The driver runs fewer QPs of one process at a time in threads.
 MANY_MEMBERS = 20
 
 

@@ -9,9 +9,9 @@ through a network device without the destination address, and packets of other Q
 DEVICE is a link on eth0 of namespace h1, PEER-DEVICE one on eth0 of h2. The GID indexes are those
 of eth0's IPv4 and IPv6 address, of the peer's IPv4 address, and of the address on h1's VLAN 7. A
 second veth pair connects eth1 of both hosts, and a VXLAN device vx0 is on top of eth0 of both. A
-container, h3, has a macvlan device on top of eth0 of h1. Each case sends packets with valid
-headers and ICRC from a wrong source or through a wrong network device, then a legitimate message,
-which must be the first to arrive.
+container, h3, has a macvlan device on top of eth0 of h1. Most cases send packets with valid headers
+and ICRC from a wrong source or through a wrong network device, then a legitimate message, which
+must be the first to arrive.
 """
 
 import ipaddress
@@ -48,7 +48,8 @@ THIRD_HOST = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
 # Queue key; posted receives of a QP; forged packets of a case; bytes of the GRH.
 QKEY, DEPTH, FORGED_COUNT, GRH = 0x11223344, 32, 8, 40
-# Capacity of a QP's inbox in packets (limits.rs: INBOX).
+# Capacity of a QP's inbox in packets (limits.rs: INBOX). Received packets fill the inbox while the
+# QP is parked, that is, while it waits for a page fault of on-demand memory.
 INBOX = 1024
 LEGITIMATE, FORGED = b"honest message, ", b"forged message, "
 

@@ -19,14 +19,14 @@ remove_ipsec() {
 		ip -n h$host xfrm policy flush && ip -n h$host xfrm state flush || return
 	done
 }
-# Returns the number of IPv4 and IPv6 fragments that host 1 has created.
+# Prints the number of IPv4 and IPv6 fragments that host 1 has created.
 fragments_created() {
 	in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' |
 		awk '/FragCreates/ { sum += $2 } END { print sum }'
 }
 # long_messages PREFIX: sends messages of several packets both ways, by rping. Its timeout, that of
 # librdmacm, is 2 s. ibv_rc_pingpong gives up after 0.5 s, in which the debug kernel does not always
-# encrypt four packets and their acknowledgement.
+# encrypt four packets and their acknowledgment.
 long_messages() { _rping 60 "${1}1" 2 -S 16384; }
 ipsec_has_encrypted() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 

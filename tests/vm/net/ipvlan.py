@@ -6,9 +6,9 @@
   ipvlan.py DEVICE GID-INDEX MEMBER-DEVICE
 
 DEVICE is a link on eth0 of namespace h1, MEMBER-DEVICE one on dummy0 of h1. The container, h2, has
-an ipvlan device ipv0 of mode l3 on top of dummy0. It receives the datagrams, in the buffers that h1
-sent, changes their payload and ICRC, and sends them through ipv0. In mode l3 that is the IP layer
-of h1, which loops them to the members of the group.
+an ipvlan device ipv0 of mode l3 on top of dummy0. The container receives the datagrams, in the
+buffers that h1 sent, changes their payload and ICRC, and sends them through ipv0. In mode l3 the IP
+layer of h1 sends packets of ipv0, and loops the datagrams to the members of the group.
 """
 
 import subprocess
@@ -40,7 +40,7 @@ def rewrite_datagrams():
         subprocess.run(["ip", "netns", "exec", "h2", "tc", *line.split()], check=True)
 
 
-@case("datagrams to a group that a container has changed are dropped")
+@case("multicast datagrams that a container has changed are dropped")
 def changed_datagrams_are_dropped():
     rewrite_datagrams()
     group, sender, member = gid_at(GROUP), Member(), Member(MEMBER_DEVICE)

@@ -17,8 +17,8 @@ joined() { ip -n h2 maddr show dev eth0 | grep -q "$1\$"; }
 left() { ! joined "$1"; }
 
 # If the host of the guest preempts a virtual CPU that copies a packet, the time counts as CPU time
-# of softirqs. With a lower softirq_percent, the driver would drop datagrams to groups until the
-# debt is over.
+# of softirqs. With a lower softirq_percent, the driver would then drop datagrams to groups for a
+# while.
 check "the module loads with softirq_percent=100" modprobe rrxe softirq_percent=100
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
@@ -101,8 +101,8 @@ check "C driver on host 1" link_add 1 rxe
 run_check "$DEV1" "$DEV2" v4 group
 run_check "$DEV1" "$DEV2" v6 group
 
-# From here on without the C driver: on the debug kernel it holds a reference to a network device
-# that is deleted for more than 10 s, which the kernel reports.
+# From here on without the C driver: on the debug kernel it keeps its reference to a deleted network
+# device for more than 10 s, which the kernel reports.
 link_del 1
 check "link on host 1 again" link_add 1 rrxe
 check "a QP attaches to the IPv4 group before rmmod" in_group v4

@@ -53,8 +53,8 @@ check "host 2 has three nested VXLAN tunnels" add_nested_tunnels 2 1
 check "ping reaches host 2 through the nested tunnels" wait_for 20 in1 ping -q -c 1 -W 2 10.81.0.2
 check "RoCEv2 packets of host 1 are redirected to the nested tunnels" redirect_to_tunnels
 # Host 2 issues READs, and a softirq of host 1 responds. Host 2 drops the responses, because the
-# redirected frames have the MAC address of its eth0 and arrive through its vx1. So the programs
-# fail after their retries.
+# redirected frames have the MAC address of its eth0 and arrive through its vx1. So the client fails
+# after its retries.
 in1 ib_read_lat -d "$DEV1" -x "$(gid_index "$DEV1" $HOST1_V4)" -n 20 -s 64 -u 10 >/dev/null 2>&1 &
 reader=$!
 before=$(tx_packets vx1)
@@ -62,6 +62,6 @@ wait_for 20 in1 sh -c 'ss -Hltn | grep -q ":18515 "'
 in2 timeout 20 ib_read_lat -d "$DEV2" -x "$(gid_index "$DEV2" $HOST2_V4)" -n 20 -s 64 -u 10 $HOST1_V4 >/dev/null 2>&1
 kill $reader 2>/dev/null
 wait $reader
-# Each program's first READ is retried, and each retry has a response.
+# The client repeats its first READ, and host 1 responds to each repetition.
 check "READ responses of host 1 leave through the nested tunnels" test "$(tx_packets vx1)" -ge $((before + 3))
 note "$(($(tx_packets vx1) - before)) packets through vx1, $(tx_packets eth0) through eth0"

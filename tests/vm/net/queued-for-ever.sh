@@ -39,7 +39,7 @@ packets_wait() { [[ $(backlog h1 "$device") -ge 300 ]]; }
 no_packets_wait() { [[ $(backlog h1 "$device") -eq 0 ]]; }
 # QP 1 responds although its first responses stay in the queueing discipline for ever: all users of
 # the device depend on QP 1. Threads on both CPUs send the responses, so one CPU hands responses to
-# the other, QP 1's tx CPU.
+# the other, QP 1's tx CPU (`net/tx_cpu.rs`).
 for round in {1..8}; do send_requests $round; done
 check "link del on host 1 returns while packets wait in the qdisc" link_del 1
 check "link on host 2 is deleted" link_del 2

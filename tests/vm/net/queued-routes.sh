@@ -15,7 +15,7 @@ readonly LENGTH=2048 COUNT=20
 lower_path_mtu() { ip -n h1 -6 route replace fd77::/64 dev eth0 proto kernel metric 256 mtu 1280; }
 # Half of the packets: the token bucket filter of ifb0 lets its burst of 5,000 bytes pass at once.
 packets_wait() { [[ $(backlog h1 ifb0) -ge $((COUNT / 2)) ]]; }
-# Deletes a namespace with one end of a veth pair. Its end deletes the other end, too.
+# Deletes a namespace with one end of a veth pair. The other end is then deleted, too.
 delete_other_namespace() {
 	ip netns add other && ip link add mine type veth peer name theirs netns other && ip netns del other &&
 		wait_for 20 bash -c '[[ ! -e /sys/class/net/mine ]]'

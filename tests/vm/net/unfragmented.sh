@@ -3,12 +3,12 @@
 # vm: timeout=300
 # Tests that the IPv6 layer never fragments a QP's packets that are longer than the path MTU.
 #
-# The driver gives such a packet a routing entry of its own, which ends with the read section that
-# sends the packet (route.rs). Fragments would keep a reference to the entry after its end. Here the
-# administrator of a namespace has netfilter lengthen the packets beyond the network device's MTU:
-# the SIP helper (nf_nat_sip) replaces a short address by a long one in payload that looks like SIP.
-# kprobes count the calls of ip6_dst_alloc() and ip6_fragment(). Two hosts are connected by a veth
-# pair.
+# The driver gives such a packet a routing entry of its own, which the kernel frees after the RCU
+# read-side critical section that sends the packet (route.rs). Fragments would refer to the entry
+# after that. Here the administrator of a namespace has netfilter lengthen the packets beyond the
+# network device's MTU: the SIP helper (nf_nat_sip) replaces a short address by a long one in
+# payload that looks like SIP. kprobes count the calls of ip6_dst_alloc() and ip6_fragment(). Two
+# hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
 # Bytes. A payload of 4,096 bytes fits with its headers; sixteen bytes more do not.
