@@ -111,8 +111,9 @@ wait_for() {
 in1() { ip netns exec h1 "$@"; }
 in2() { ip netns exec h2 "$@"; }
 
-# start_holder COMMAND...: starts a program, such as `rrxe-check` with hold-group, in the background, and
-# waits until it prints "attached". The program runs until `end_holder` closes its input.
+# start_holder COMMAND...: starts a program, such as `rrxe-check` with hold-group, in the
+# background, and waits until it prints "attached". The program runs until `end_holder` closes its
+# input.
 start_holder() {
 	# The output of an earlier program must not be mistaken for that of this one.
 	rm -f /tmp/held
@@ -232,8 +233,8 @@ terminate() {
 	[[ $? -eq 143 ]]
 }
 
-# add_queueing_ifb HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in its
-# queue.
+# add_queueing_ifb HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in
+# its queue.
 add_queueing_ifb() {
 	modprobe ifb numifbs=0 && ip -n "h$1" link add ifb0 type ifb && ip -n "h$1" link set ifb0 up &&
 		ip netns exec "h$1" tc qdisc add dev ifb0 root tbf rate 8bit burst 5000 limit 10000000
@@ -363,7 +364,8 @@ ipsec() {
 	done
 }
 
-# path_mtu_is ADDRESS MTU: succeeds if the IP layer of host 1 has MTU as the path MTU to the address.
+# path_mtu_is ADDRESS MTU: succeeds if MTU is the path MTU from host 1 to the address in the IP
+# layer.
 path_mtu_is() { in1 ip route get "$1" | grep -q "mtu $2"; }
 
 # netem SETTING: sets the netem qdisc, for example with "loss 5%", on both ends of the wire;

@@ -4,10 +4,9 @@
 """Tests an attachment to a multicast group whose network device is replaced halfway.
 
 A process on CPU 0 attaches a QP of the link r0 to a multicast group. A real-time process preempts
-it after its network device has joined the group, before the driver enters the group in its table.
-Meanwhile r0's network device d0 is deleted, another device with the same index gets the link r1,
-and a QP of r1 attaches to the group. The first call must then fail with EBUSY. See
-multicast-race.sh.
+that process after r0's network device d0 has joined the group, before the driver enters the group
+in its table. Meanwhile d0 is deleted, another device with the same index gets the link r1, and a QP
+of r1 attaches to the group. The first call must then fail with EBUSY. See multicast-race.sh.
 """
 
 import errno
@@ -82,7 +81,7 @@ class Child:
             return stat.read().rsplit(")", 1)[1].split()[0]
 
     def wait_for_lock(self):
-        """Waits until the process sleeps uninterruptibly, on a lock, or for five seconds."""
+        """Waits until the process sleeps uninterruptibly, on a lock. Gives up after 5 s."""
         end = time.monotonic() + 5
         while self.state() != "D" and time.monotonic() < end:
             time.sleep(0.005)

@@ -83,7 +83,7 @@ ip -n h2 link del br0
 ip -n h1 link del extra
 
 # The MTU shrinks below the path MTU of connected QPs.
-check "an MTU below the path MTU fails messages that are too long at once, and no others" \
+check "messages longer than a shrunk MTU allows fail at once, and shorter ones arrive" \
 	python3 "$PY" shrink "$DEV1" "$(gid_index "$DEV1" $HOST1_V4)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)"
 check "a pingpong with a path MTU of 1024 completes after the MTU has shrunk" pingpong -n 50 -m 1024
 

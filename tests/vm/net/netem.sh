@@ -14,8 +14,8 @@ no_send_errors() {
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
-# A program exits when it has received all messages, and the acknowledgements of its own. If the
-# last acknowledgement that it sent is lost, the other program retransmits to a QP that no longer
+# A program exits when it has received all messages, and the acknowledgments of its own. If the last
+# acknowledgment that it sent is lost, the other program retransmits to a QP that no longer
 # exists, and fails. No transport can avoid that, so such a run is repeated.
 last_ack_lost() { [[ $OUTPUT == *" iters in "* && $OUTPUT == *"retry counter exceeded"* ]]; }
 

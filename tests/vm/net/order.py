@@ -7,8 +7,8 @@
 
 DEVICE is a link on eth0 of namespace h1, PEER-DEVICE one on eth0 of h2; a veth pair connects them.
 eth0 of h1 has one transmit queue each for CPU 0 and CPU 1. A token bucket filter makes the queue of
-CPU 1 slow, so packets that CPU 0 sends later would overtake. The guest has a third CPU, and eth0 a
-third transmit queue, which no CPU uses at first.
+CPU 1 slow, so packets that CPU 0 sends later would overtake those of CPU 1. The guest has a third
+CPU, and eth0 a third transmit queue, which no CPU uses at first.
 """
 
 import contextlib
@@ -164,8 +164,9 @@ def _():
         while tx_queue_packets(cpu) - before < LENGTH // 1024:
             if time.monotonic() > end:
                 raise AssertionError(f"no message left from CPU {cpu}")
-            # The tx CPU may change only after an RCU grace period, which shows that the receiver
-            # has handled all packets (reception.rs). The first attempt may only start it.
+            # The CPU that sends the QP's packets (tx_cpu.rs) changes only after an RCU grace
+            # period, which shows that the receiver has handled all packets (reception.rs). The
+            # first attempt may only start the grace period.
             time.sleep(1)
             before = tx_queue_packets(cpu)
             with on_cpu(cpu):

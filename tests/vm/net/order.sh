@@ -24,9 +24,10 @@ export -f slow_queue
 out_of_sequence() { cat /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/out_of_seq_request; }
 
 # in_order TIMES PROGRAM ARGUMENT...: runs perftest, and succeeds if no packet was out of sequence.
-# Without a tx CPU, a run over RC has a hundred packets out of sequence, and one over UC about ten.
-# The number of messages is at most the number of receives that perftest posts in advance: after a
-# missing receive, the following packets would be out of sequence, too.
+# If each packet left from the CPU that posts it, a run over RC would have a hundred packets out of
+# sequence, and one over UC about ten. The number of messages is at most the number of receives that
+# perftest posts in advance: after a missing receive, the following packets would be out of
+# sequence, too.
 in_order() {
 	local times=$1 before after time
 	shift

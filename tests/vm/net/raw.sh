@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together
 # Tests raw packet QPs: they send frames unchanged, and receive the frames that their flow steering
-# rules select (flow.py). Then the link, its network device, its process or the module goes away
-# while rules exist. Two hosts are connected by a veth pair.
+# rules select (flow.py). Then the link, its network device, the process with the QPs or the module
+# goes away while rules exist. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # receive COUNT: prints COUNT received frames of EtherType 0x88b5 (local experiments), in the format
@@ -81,7 +81,8 @@ for way in "ip -n h1 link set eth0 netns h2 name eth9" "ip -n h1 link del eth0" 
 	check "a new link on host 1 after: $way" link_add 1
 done
 
-# With softirq_percent=1, a few copies of frames exceed the CPU time of softirqs.
+# With softirq_percent=1, a few copies of frames put softirqs into debt: they exceed the CPU time
+# that softirqs may spend on QPs (limits/softirq_time.rs).
 check "the module is removed" rmmod rrxe
 check "the module loads with softirq_percent=1" modprobe rrxe softirq_percent=1
 check "link on host 1, with softirq_percent=1" link_add 1

@@ -8,8 +8,8 @@
 DEVICE is a link on eth0 of namespace h1. The container, h2, rewrites a packet of h1 into a first
 IPv6 fragment, in the same buffer, and connection tracking completes it with a last fragment that h2
 has forged. The path MTU is smaller than the packet, so the packet has a routing entry of its own.
-Reassembly changes the buffer's `truesize`, and with it the count of its socket, if it has one; the
-driver's buffers must not have one (route.rs).
+Reassembly changes the buffer's `truesize`. If the buffer had a socket, the socket's count of bytes
+would become wrong, so the driver gives such a buffer no socket (route.rs).
 """
 
 import json

@@ -103,7 +103,7 @@ def _():
                 limit = time.monotonic() + 20
                 while responder.buffer.read(len(mark)) != mark and time.monotonic() < limit:
                     pass
-                # Wait until the acknowledgement is in the backlog of CPU 1.
+                # Wait until the acknowledgment is in the backlog of CPU 1.
                 while not backlog_length(1) and time.monotonic() < limit:
                     pass
                 limit = time.monotonic() + 0.2
@@ -155,7 +155,8 @@ def _():
     finally:
         qdisc("del", "dev", "eth0", "root")
     drops = requester.counter("send_err") - before
-    # Half a second: ten doublings of 100 µs, and then ten packets a second.
+    # The QP fails after half a second. It pauses for 100 µs after the first drop, twice as long
+    # after each further drop, and for 102 ms at most (rust/roce/qp/pause.rs).
     if not 8 <= drops <= 100:
         raise AssertionError(f"{drops} packets were dropped")
 

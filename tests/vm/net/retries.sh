@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: append=threadirqs timeout=300
-# Tests which events count against an RC QP's retry counter (retries.py): an acknowledgement that
+# Tests which events count against an RC QP's retry counter (retries.py): an acknowledgment that
 # waits in the backlog of a CPU does not, nor do packets that the sender's own host drops.
 #
 # Two hosts are connected by a veth pair. Softirqs run in threads (kernel parameter `threadirqs`),

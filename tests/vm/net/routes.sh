@@ -30,8 +30,8 @@ for host in 1 2; do
 done
 check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
 
-# The service level of a QP is the priority of its packets (`skb->priority`). The VLAN maps it to
-# the priority in the VLAN tag.
+# The priority of a QP's packets (`skb->priority`) is its service level, and at most 6. The VLAN
+# maps this priority to the priority in the VLAN tag.
 in1 ip link set vlan5 type vlan egress-qos-map 3:5 6:1
 # packets_are_tagged PRIORITY COMMAND...: succeeds if RoCE packets that host 1 sends while COMMAND
 # runs have this priority in their VLAN tags.
@@ -61,7 +61,7 @@ done
 check "eth0 of host 1 has an mqprio qdisc with two traffic classes" \
 	in1 tc qdisc add dev eth0 root handle 8: mqprio num_tc 2 map 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 \
 	queues 1@0 1@1 hw 0
-# queue_packets QUEUE: returns the number of packets that left through this queue.
+# queue_packets QUEUE: prints the number of packets that left through this queue.
 queue_packets() {
 	in1 tc -s class show dev eth0 |
 		sed -n "/class mqprio 8:$1 /,/Sent/s/.* bytes \\([0-9]*\\) pkt.*/\\1/p"
@@ -83,8 +83,8 @@ ip -n h1 addr add 10.78.0.1/24 dev eth0
 ip -n h2 addr add 10.78.0.2/24 dev eth0
 check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
 
-# A third host forges ICMP messages that the path MTU is small. The driver obeys only the MTU of the
-# network device.
+# A third host forges ICMP messages that report a small path MTU. The driver obeys only the MTU of
+# the network device.
 mac_address=$(in1 cat /sys/class/net/eth0/address)
 for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
 	read -r stranger victim peer mtu <<<"$words"

@@ -10,8 +10,7 @@ source "$here/../lib/guest.sh"
 source "$here/apps/ucx.sh"
 PROGRAM_SECONDS=90
 
-# By default libfabric creates CQs for 256 peers, which are larger than those of the C driver may
-# be.
+# By default libfabric creates CQs for 256 peers. They are larger than the C driver allows.
 [[ $TYPE != rxe ]] || export FI_UNIVERSE_SIZE=4
 
 packets() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }

@@ -29,7 +29,7 @@ counted_by_kernel() {
 	echo "hist:keys=id if ${filter# || }" >$EVENT/trigger || return
 	before=$(packets)
 	sleep $SECONDS_EACH
-	# On a slow host the count goes on until one call is few in relation to the packets.
+	# On a slow host the count goes on for 2,000 packets, so that one call among them counts as none.
 	wait_for 20 enough "$before" || true
 	PACKETS=$(($(packets) - before))
 	sed -nE 's/^\{ id: +([0-9]+) \} hitcount: +([0-9]+).*/\2 \1/p' $EVENT/hist >/tmp/by_kernel
@@ -77,9 +77,10 @@ in_ours() {
 	end_holder
 }
 
-# If the host stops a poller's virtual CPU for long, polling of the page ends, and the program makes
-# some calls. So one call in a thousand packets counts as none, on the debug kernel one in a
-# hundred. The latter is a fifth of the calls that count as many.
+# A kernel thread polls the doorbell page of a program of librrxe. If the host stops that thread's
+# virtual CPU for long, the polling ends, and the program makes some calls. So one call in a
+# thousand packets counts as none, on the debug kernel one in a hundred. The latter is a fifth of
+# the calls that count as many.
 NONE=1000
 [[ -z $DEBUG_KERNEL ]] || NONE=100
 readonly NONE

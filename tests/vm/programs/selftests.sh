@@ -21,8 +21,8 @@ scripts=(/tmp/selftests/rdma/rxe_*.sh)
 [[ ${#scripts[@]} -ge 5 ]] || fail "the kernel's source has its selftests" "${scripts[*]}"
 for script in "${scripts[@]}"; do
 	name=$(basename "$script")
-	# Two scripts unload the module tun. Others load it by opening its device node, which udev
-	# would keep, but the guest does not.
+	# Two scripts unload the module tun. Others load it by opening its device node. udev would keep
+	# that node when the module is unloaded, but the guest has no udev.
 	modprobe tun
 	check "selftest $name" bash "$script" && sed -n '/^# Totals/p' <<<"$OUTPUT"
 done

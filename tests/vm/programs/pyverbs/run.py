@@ -61,7 +61,7 @@ def flatten(suite):
 
 
 class Reporter(unittest.TestResult):
-    """Reports the begin and the outcome of each test to the supervisor, through a pipe."""
+    """Reports the begin and the outcome of each test to the parent process, through a pipe."""
 
     def __init__(self, pipe):
         super().__init__()
