@@ -107,7 +107,7 @@ static void registers_fast(struct kunit *test)
 	fill(&stage, SEED);
 	list_pages(&stage, list, stage.target);
 	KUNIT_ASSERT_EQ(test, ib_map_mr_sg(mr, list, 1 << ORDER, NULL, PAGE_SIZE), 1 << ORDER);
-	/* Each time under a new key. The local side and the peer invalidate the key in turn. */
+	/* The peer and the local side invalidate the key in turn. */
 	for (i = 0; i < 4; i++) {
 		ib_update_fast_reg_key(mr, i);
 		/* As frwr_map() of NFS does, net/sunrpc/xprtrdma/frwr_ops.c. */

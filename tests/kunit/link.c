@@ -115,8 +115,8 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	int waited;
 
 	/*
-	 * rdma_dev_change_netns() is between disable_device() and enable_device_and_get() now: the
-	 * reference count is zero, and ib_device_try_get() fails.
+	 * As if rdma_dev_change_netns() were between disable_device() and enable_device_and_get():
+	 * the reference count is zero, and ib_device_try_get() fails.
 	 */
 	refcount_set(&device->refcount, 0);
 	rtnl_lock();

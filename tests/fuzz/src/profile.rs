@@ -36,8 +36,8 @@ pub struct Profile {
     pub patience: u64,
     /// Maximum time for which a CPU may not run a runnable real-time thread, in milliseconds.
     pub stall: u64,
-    /// The focus of all attackers. If it is `None`, [`Self::focus_of`] gives every other attacker one
-    /// of [`FOCI`], in turn.
+    /// The focus of all attackers. If it is `None`, [`Self::focus_of`] gives every other attacker
+    /// one of [`FOCI`], in turn.
     pub focus: Option<Focus>,
 }
 
@@ -45,8 +45,9 @@ pub struct Profile {
 /// with their own weights.
 pub type Focus = &'static [(&'static str, u64)];
 
-/// The foci by name. The first one, `all`, is empty and restricts nothing. Each other focus has only
-/// the operations that are needed to reproduce one earlier finding (Documentation/testing.rst).
+/// The foci by name. The first one, `all`, is empty and restricts nothing. Each other focus has
+/// only the operations that are needed to reproduce one earlier finding
+/// (Documentation/testing.rst).
 const FOCI: &[(&str, Focus)] = &[
     ("all", &[]),
     (

@@ -17,7 +17,7 @@ const ERRNOS: usize = 134;
 /// Maximum number of threads of attackers and of the victim at a time.
 pub const THREADS: usize = 64;
 
-/// The current operation of a thread, for the supervisor.
+/// The current operation of a thread, for the supervisor (main.rs).
 pub struct Activity {
     /// Thread ID, or zero without a thread.
     pub tid: AtomicU32,

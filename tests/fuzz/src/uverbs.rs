@@ -149,7 +149,7 @@ impl Thread<'_> {
         self.submit(context, number, &body.0, 0)
     }
 
-    /// Executes a write command without a response whose body is a handle.
+    /// Executes a write command whose body is a handle, and which has no response.
     pub fn command_on_handle(&mut self, number: u32, object: Object) -> Outcome {
         self.command_without_response(object.context, number, Bytes::new().word(&[object.handle]))
     }
@@ -280,7 +280,8 @@ impl Thread<'_> {
         ))
     }
 
-    /// The address for a response: the scratch memory, or seldom an invalid address.
+    /// The address for a response: the scratch memory, or seldom another address, most of which are
+    /// invalid.
     fn response_address(&mut self) -> u64 {
         if self.rng.one_in(self.wild * 8) {
             return self.rng.pick(&[

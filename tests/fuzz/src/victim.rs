@@ -170,7 +170,8 @@ fn send(thread: &mut Thread<'_>, from: Side, to: Side, count: u64) -> bool {
     crate::ops::rings::push(from.qp.send, &wqe.0);
     let _ = crate::ops::rings::ring_by_call(thread, from.qp);
     let head = sys::word(from.cq.ring + 256).load(Acquire);
-    // If this never ends, the supervisor finds that the number of transfers does not change.
+    // If this never ends, the supervisor (main.rs) finds that the number of transfers does not
+    // change.
     while sys::word(from.cq.ring + 128).load(Acquire) == head {
         noise::pause(200);
     }

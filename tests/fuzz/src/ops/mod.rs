@@ -37,7 +37,8 @@ const fn operation(
 /// Index of the operation that each attacker begins with.
 pub const SETUP: usize = 0;
 
-/// All operations. Those of weight zero are chosen only by a focus.
+/// All operations. Those of weight zero are made only by attackers with a focus
+/// ([`crate::profile::Focus`]).
 pub const OPERATIONS: &[Operation] = &[
     operation("setup", 2, queues::setup),
     operation("open", 1, device::open),

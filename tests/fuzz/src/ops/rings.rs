@@ -18,8 +18,8 @@ const PRODUCER: u64 = 128;
 const CONSUMER: u64 = 256;
 const ARM: u64 = 320;
 const ELEMENTS: u64 = 384;
-/// Bytes of a ring's place to which elements are written. The geometry in a ring's header may say
-/// more, because attackers change it.
+/// Number of bytes, from the begin of a ring, to which elements are written. The element size and
+/// the index mask in the ring's header may allow more, because attackers change them.
 const MAX_OFFSET: u64 = (1 << 20) - 4096;
 
 const WRITE: u32 = 0;
