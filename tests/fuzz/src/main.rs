@@ -6,7 +6,8 @@
 //! The program keeps a number of attackers running. An attacker is a process, mostly unprivileged,
 //! that makes uverbs calls in any order, writes to the rings and doorbell pages that it shares with
 //! the kernel, and unmaps or changes memory that the driver uses. Attackers end at any moment, most
-//! of them by SIGKILL. Meanwhile a victim, a process with a pair of honest QPs, transfers data.
+//! of them by SIGKILL. Meanwhile a victim, a process that makes no invalid request, transfers data
+//! between two QPs.
 //!
 //! A run fails
 //!

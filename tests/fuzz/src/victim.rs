@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The victim: a process with a pair of honest QPs, which transfers data while attackers run. Its
-//! data must be right, and its transfers must not stop.
+//! The victim: a process that transfers data between two QPs while attackers run, and makes no
+//! invalid request. Its data must be right, and its transfers must not stop.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

@@ -42,8 +42,9 @@ class Mapped:
     """Memory that the kernel shares with the process by mmap(), accessed word by word."""
 
     def __init__(self, fd, offset, size):
-        # While ib_core makes an mmap entry, its start_pgoff is 0. So ib_core takes an incomplete
-        # entry at page 0 for a complete one (rdma_user_mmap_entry_get_pgoff(), ib_core_uverbs.c).
+        # The driver must not use offset 0. While ib_core makes an mmap entry, the entry's
+        # start_pgoff is 0, so ib_core would take an incomplete entry at page 0 for a complete one
+        # (rdma_user_mmap_entry_get_pgoff(), ib_core_uverbs.c).
         assert offset, "an offset of zero"
         self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
         self.size = size
@@ -234,7 +235,10 @@ class Qp:
         self.add_wqe(wqe)
 
     def add_wqe(self, wqe):
-        """Copies a WQE into the send queue's ring and advances its producer index. No doorbell."""
+        """Copies a WQE into the send queue's ring and advances the ring's producer index.
+
+        Does not ring the doorbell.
+        """
         tail = self.ring.u32(PRODUCER).value
         ctypes.memmove(self.ring.address + ELEMENTS + tail * self.element, bytes(wqe), len(wqe))
         self.ring.u32(PRODUCER).value = (tail + 1) & self.mask
@@ -253,7 +257,7 @@ class Qp:
         page.u64(SUMMARY + 8 * (leaf // 64)).value |= 1 << (leaf % 64)
 
     def ring_by_call(self):
-        """The doorbell call of stock librxe."""
+        """Rings the doorbell by the system call that stock librxe makes."""
         self.context.call(POST_SEND, struct.pack("=IIII", self.handle, 0, 0, 128), 4)
 
     def query(self):

@@ -88,9 +88,9 @@ _capture() {
 	return $rc
 }
 
-# patiently SECONDS COMMAND...: runs the command, and ends it after SECONDS times LIMIT_FACTOR. In the
-# background this function runs in a subshell, whose PID is not that of `timeout`. So scripts that
-# kill a background program start it by `timeout` itself.
+# patiently SECONDS COMMAND...: runs the command, and ends it after SECONDS times LIMIT_FACTOR. In
+# the background this function runs in a subshell, whose PID is not that of `timeout`. So scripts
+# that kill a background program start it by `timeout` itself.
 patiently() {
 	local seconds=$1
 	shift

@@ -6,7 +6,8 @@
   invalidate_routes.py STOP-FILE LOG FLUSH ARGUMENTS-OF-PATH_MTU...
 
 A forged ICMP message (path_mtu.py) has the kernel create a route exception for the peer. The shell
-word FLUSH is a whole command that invalidates it. The file LOG gets a line each time.
+word FLUSH is a whole command that invalidates the exception. The file LOG gets a line for each
+invalidation.
 """
 
 import subprocess

@@ -58,8 +58,8 @@ under_ipsec() {
 for family in "${families[@]}"; do
 	for mode in transport tunnel; do under_ipsec $mode "$family"; done
 done
-# The same with an asynchronous cipher: xfrm then goes on without the socket that the sender has
-# passed to the IP layer.
+# The same with an asynchronous cipher: after the encryption, xfrm goes on with the buffer's socket,
+# and these buffers have none, instead of a socket that the sender passes to the IP layer.
 check "the kernel instantiates an asynchronous cipher" \
 	python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
 check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
