@@ -28,7 +28,8 @@ MAX_LINES = 640
 
 
 def run(top, command, **environment):
-    """Runs a tool; returns the last 60 lines of its output if it fails, and no line otherwise."""
+    """Runs a tool; returns its status and the last 60 lines of its output if it fails, and no line
+    otherwise."""
     try:
         result = subprocess.run(
             command, cwd=top, env=os.environ | environment, text=True,
@@ -36,14 +37,15 @@ def run(top, command, **environment):
         )
     except FileNotFoundError as missing:
         return [str(missing)]
-    return result.stdout.splitlines()[-60:] if result.returncode else []
+    if result.returncode == 0:
+        return []
+    return [f"{command[0]} exits with status {result.returncode}", *result.stdout.splitlines()[-60:]]
 
 
 def formatting(top):
     """rustfmt would change no file"""
     paths = [str(path) for path in sources.rust(top)]
-    unformatted = run(top, ["rustfmt", "--check", "-l", "--edition", "2021", *paths])
-    return sorted(set(unformatted))
+    return run(top, ["rustfmt", "--check", "-l", "--edition", "2021", *paths])
 
 
 def lints(top):
