@@ -206,7 +206,7 @@ static void drains(struct kunit *test)
 	ib_drain_qp(stage.qp[1]);
 	for (i = 0; i < 6; i++) {
 		expect(test, &received[i], stage.qp[1], IB_WC_WR_FLUSH_ERR);
-		KUNIT_EXPECT_EQ(test, received[i].place, before + i + 1);
+		KUNIT_EXPECT_EQ(test, received[i].order, before + i + 1);
 	}
 	post_recv(test, &stage, 1, &late);
 	expect(test, &late, stage.qp[1], IB_WC_WR_FLUSH_ERR);

@@ -267,7 +267,7 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 	struct ib_uverbs_wc wc = {};
 	int waited;
 
-	for (waited = 0; word(test, &ring->buf->producer_index) == ring->next; waited += 10) {
+	for (waited = 0; word(test, &ring->buf->producer_index) == ring->next; waited += 20) {
 		if (waited >= PATIENCE_MS)
 			KUNIT_FAIL_AND_ABORT(test, "no message arrived");
 		msleep(20);

@@ -32,7 +32,7 @@ struct request {
 	struct ib_cqe cqe;
 	struct completion done;
 	struct ib_wc wc;
-	int place;
+	int order;
 };
 
 struct stage {
@@ -50,7 +50,7 @@ static inline void request_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct request *request = container_of(wc->wr_cqe, struct request, cqe);
 
 	request->wc = *wc;
-	request->place = atomic_inc_return(&finished);
+	request->order = atomic_inc_return(&finished);
 	complete(&request->done);
 }
 

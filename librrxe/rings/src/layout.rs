@@ -31,16 +31,16 @@ pub mod send_wqe {
     pub const WR_ID: usize = 0;
     /// Number of the peer's shared receive queue (for XRC initiators), 32 bits. The opcode follows,
     /// 32 bits.
-    pub const SRQN: usize = 8;
+    pub const SRQN_OPCODE: usize = 8;
     /// Flags (`IBV_SEND_*`), 32 bits. Immediate data (big endian) or the key to invalidate follows,
     /// 32 bits.
-    pub const FLAGS: usize = 16;
+    pub const FLAGS_EX: usize = 16;
     /// Fields that depend on the operation.
     pub const OPERATION: usize = 24;
     /// Length of the message, in two fields of 32 bits with the same value.
     pub const LENGTH: usize = 184;
     /// A field of 32 bits that the kernel uses. The number of SGEs follows, 32 bits.
-    pub const NUM_SGE: usize = 192;
+    pub const CUR_SGE_NUM_SGE: usize = 192;
     /// First SGE, or inline payload.
     pub const PAYLOAD: usize = 208;
 }
@@ -52,7 +52,7 @@ pub mod recv_wqe {
     /// Total length of the buffers, in two fields of 32 bits with the same value.
     pub const LENGTH: usize = 16;
     /// A field of 32 bits that the kernel uses. The number of SGEs follows, 32 bits.
-    pub const NUM_SGE: usize = 24;
+    pub const CUR_SGE_NUM_SGE: usize = 24;
     /// First SGE.
     pub const PAYLOAD: usize = 40;
 }

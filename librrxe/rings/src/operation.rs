@@ -174,8 +174,8 @@ impl Wqe<'_> {
     /// is written.
     pub(crate) fn begin(self, wr_id: u64, flags: u32, operation: &Operation) {
         self.put(send_wqe::WR_ID, wr_id);
-        self.put(send_wqe::SRQN, pair(0, operation.opcode()));
-        self.put(send_wqe::FLAGS, pair(flags & !INLINE, operation.ex()));
+        self.put(send_wqe::SRQN_OPCODE, pair(0, operation.opcode()));
+        self.put(send_wqe::FLAGS_EX, pair(flags & !INLINE, operation.ex()));
         self.operation(operation);
         let length = match operation {
             Operation::Flush { length, .. } => *length,
@@ -242,22 +242,22 @@ impl Wqe<'_> {
 
     /// Writes the number of the peer's shared receive queue.
     pub(crate) fn srqn(self, srqn: u32) {
-        let (_, opcode) = split(self.get(send_wqe::SRQN));
-        self.put(send_wqe::SRQN, pair(srqn, opcode));
+        let (_, opcode) = split(self.get(send_wqe::SRQN_OPCODE));
+        self.put(send_wqe::SRQN_OPCODE, pair(srqn, opcode));
     }
 
     /// Writes the SGEs. They replace an earlier payload.
     pub(crate) fn sges(self, sges: impl Iterator<Item = crate::Sge>) {
-        let (flags, ex) = split(self.get(send_wqe::FLAGS));
-        self.put(send_wqe::FLAGS, pair(flags & !INLINE, ex));
+        let (flags, ex) = split(self.get(send_wqe::FLAGS_EX));
+        self.put(send_wqe::FLAGS_EX, pair(flags & !INLINE, ex));
         let (length, count) = put_sges(self.0, send_wqe::PAYLOAD, sges);
         self.lengths(length, count);
     }
 
     /// Writes inline payload: the concatenated `buffers`. It replaces an earlier payload.
     pub(crate) fn inline<'b>(self, buffers: impl Iterator<Item = &'b [u8]>) {
-        let (flags, ex) = split(self.get(send_wqe::FLAGS));
-        self.put(send_wqe::FLAGS, pair(flags | INLINE, ex));
+        let (flags, ex) = split(self.get(send_wqe::FLAGS_EX));
+        self.put(send_wqe::FLAGS_EX, pair(flags | INLINE, ex));
         let length = self.bytes(buffers);
         self.lengths(length, 0);
     }
@@ -299,7 +299,7 @@ impl Wqe<'_> {
     /// Writes the length of the message and the number of SGEs.
     fn lengths(self, length: u32, num_sge: u32) {
         self.put(send_wqe::LENGTH, pair(length, length));
-        self.put(send_wqe::NUM_SGE, pair(0, num_sge));
+        self.put(send_wqe::CUR_SGE_NUM_SGE, pair(0, num_sge));
     }
 
     /// Writes the 64-bit word at `offset`.

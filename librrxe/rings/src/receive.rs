@@ -79,7 +79,7 @@ impl<M: Memory> ReceiveQueue<M> {
         put(wqe, recv_wqe::WR_ID, wr_id);
         let (length, count) = put_sges(wqe, recv_wqe::PAYLOAD, sges);
         put(wqe, recv_wqe::LENGTH, pair(length, length));
-        put(wqe, recv_wqe::NUM_SGE, pair(0, count));
+        put(wqe, recv_wqe::CUR_SGE_NUM_SGE, pair(0, count));
         self.cursor = next;
         Ok(())
     }

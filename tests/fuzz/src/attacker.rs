@@ -45,12 +45,12 @@ pub fn run(
     };
     let until = stats::now() + lifetime;
     let focus = profile.focus_of(number);
-    let mut begin = Thread::new(&world, stats, profile, focus, rng, first_thread, 0);
+    let mut setup = Thread::new(&world, stats, profile, focus, rng, first_thread, 0);
     for context in 0..CONTEXTS {
-        begin.only = Some(context);
-        begin.make(SETUP);
+        setup.only = Some(context);
+        setup.make(SETUP);
     }
-    drop(begin);
+    drop(setup);
     scope(|scope| {
         for index in 0..profile.threads {
             let world = &world;

@@ -14,8 +14,8 @@ use crate::sys;
 const KINDS: usize = 96;
 /// Number of errnos that are distinguished. Larger ones count as the last.
 const ERRNOS: usize = 134;
-/// Maximum number of threads of attackers and of the victim at a time.
-pub const THREADS: usize = 64;
+/// Maximum number of threads at a time: eight attackers with eight threads each, and the victim.
+pub const THREADS: usize = 65;
 
 /// The current operation of a thread, for the supervisor (main.rs).
 pub struct Activity {

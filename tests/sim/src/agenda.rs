@@ -39,7 +39,7 @@ pub(crate) enum Event {
     /// The transition of an end from SQE to RTS.
     Resume(usize, u32),
     /// Packets reach again the node to which the network dropped all packets.
-    Daylight,
+    BlackholeEnds,
 }
 
 #[derive(Debug)]

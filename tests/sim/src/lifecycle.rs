@@ -235,7 +235,7 @@ impl World {
                 self.blackhole = Some(end % 2);
                 let until = self.now + self.rng.below(24 * self.swarm.rto());
                 self.stormy_until = self.stormy_until.max(until);
-                self.agenda.at(until, Event::Daylight);
+                self.agenda.at(until, Event::BlackholeEnds);
                 Ok(())
             }
             Chaos::Overflow => {

@@ -66,7 +66,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     } else {
         ext + 1
     };
-    let again = ext < side.tx.vouched && !message.wants_response();
+    let again = ext < side.tx.executed_by_peer && !message.wants_response();
     if again {
         return Err(format!("packet {ext} was sent again, and was acknowledged"));
     }
@@ -227,7 +227,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     // Requests that were carried out although a response before them was lost need not be sent
     // again.
     let skipped = next < ext
-        && ext <= tx.vouched
+        && ext <= tx.executed_by_peer
         && side.messages.iter().skip(side.completed).all(|message| {
             message.end() <= next || ext <= message.first || !message.wants_response()
         });
@@ -235,8 +235,8 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
         return Ok(());
     }
     // If the newest packet needs only an acknowledgment, it may be sent again to request one.
-    let behind = side.messages[side.completed..side.taken].iter();
-    let newest = behind
+    let outstanding = side.messages[side.completed..side.taken].iter();
+    let newest = outstanding
         .filter(|message| message.packets > 0 && message.first < tx.cursor)
         .filter(|message| message.fault == LocalFault::None)
         .last()

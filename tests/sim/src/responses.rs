@@ -8,7 +8,7 @@ use roce::wr::SendOp;
 use crate::memory::Memory;
 use crate::message::LocalFault;
 use crate::requester::rnr_delay;
-use crate::side::{Expected, Side};
+use crate::side::{ExpectedStore, Side};
 
 /// Applies a response packet to the oracle's state, before the engine processes it.
 pub(crate) fn response(
@@ -93,7 +93,7 @@ fn doubt(side: &mut Side, ext: u64) {
 
 /// Records that all packets before `ext` have arrived. A READ or atomic still needs its response.
 fn acknowledge(side: &mut Side, ext: u64) {
-    side.tx.vouched = side.tx.vouched.max(ext);
+    side.tx.executed_by_peer = side.tx.executed_by_peer.max(ext);
     side.tx.doubted = side.tx.doubted.filter(|doubted| *doubted >= ext);
     let limit = limit(side);
     side.tx.nudged |= ext > limit;
@@ -162,7 +162,7 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
     let stores = matches!(message.wr.op, SendOp::Read(_) | SendOp::Atomic(..));
     let offset = if message.is_read() { message.filled } else { 0 };
     if stores && !bytes.is_empty() {
-        side.tx.expected = Some(Expected {
+        side.tx.expected = Some(ExpectedStore {
             message: index,
             offset,
             len: bytes.len() as u32,
@@ -175,6 +175,6 @@ fn answer(side: &mut Side, memory: &mut Memory, ext: u64, bytes: &[u8], last: bo
     message.filled += bytes.len() as u32;
     message.answered |= last;
     // This response may finish more packets that were acknowledged before.
-    let next = side.tx.vouched.min(limit(side)).max(ext + 1);
+    let next = side.tx.executed_by_peer.min(limit(side)).max(ext + 1);
     advance(side, next);
 }

@@ -58,7 +58,7 @@ impl Numbering {
 
 /// The response bytes that the requester must store in the current call.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedStore {
     pub(crate) message: usize,
     pub(crate) offset: u32,
     pub(crate) len: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Tx {
     /// The oldest number that no response has covered.
     pub(crate) una: u64,
     /// The responder has carried out all packets before this number.
-    pub(crate) vouched: u64,
+    pub(crate) executed_by_peer: u64,
     /// One past the highest number that was sent.
     pub(crate) sent: u64,
     /// One past the number that was sent last.
@@ -109,7 +109,7 @@ pub(crate) struct Tx {
     pub(crate) doubted: Option<u64>,
     /// The highest MSN in a response.
     pub(crate) heard: u32,
-    pub(crate) expected: Option<Expected>,
+    pub(crate) expected: Option<ExpectedStore>,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
 }

@@ -161,7 +161,7 @@ impl World {
             Event::Ready(end, epoch) => self.ready(end, epoch),
             Event::Undrain(end, epoch) => self.undrain(end, epoch),
             Event::Resume(end, epoch) => self.resume(end, epoch),
-            Event::Daylight => {
+            Event::BlackholeEnds => {
                 self.blackhole = None;
                 Ok(())
             }

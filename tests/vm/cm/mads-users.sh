@@ -131,10 +131,10 @@ few_requests_reach_ib_cm() {
 
 # Forges responses to host 1. Their transaction IDs name the MAD agents of all devices, that of
 # ib_cm on the guest's device among them. None of the responses may reach ib_cm.
-no_response_reaches_ib_cm() {
+no_forged_response_counts() {
 	local unasked before
 	unasked=$(counter "$DEV1" drop_unasked) before=$(cm_counter rx_msgs req)
-	python3 "$HERE/mads.py" response 1000 --count 1000 || return
+	python3 "$HERE/mads.py" foreign_response 1000 --count 1000 || return
 	sleep 1
 	echo "ib_cm got $(($(cm_counter rx_msgs req) - before)) requests on the guest's device"
 	[[ $(cm_counter rx_msgs req) -eq $before ]] &&
@@ -220,7 +220,7 @@ check "connections to the guest network are set up" guest_connects $MANY
 # rrxe's probes are DREQs for connections that do not exist (gsi/probe.rs).
 check "ib_cm responds to rrxe's probes, two for each connection" \
 	wait_for 20 cm_counter_reaches rx_duplicates dreq $((2 * MANY))
-check "MAD responses to host 1 don't reach ib_cm on the guest's device" no_response_reaches_ib_cm
+check "MAD responses to host 1 don't reach ib_cm on the guest's device" no_forged_response_counts
 check "routing rules of the guest prohibit packets to its own IPv6 address" prohibit_own_address6
 check "ib_mad logs few failed responses to requests for the guest's counters" few_lines_are_logged
 check "routing rules of the guest allow packets to its own IPv6 address again" allow_own_address6

@@ -5,16 +5,16 @@
 
 The datagrams come from 100 addresses of hosts that don't exist, or from --source, over the network
 device of host 2. KIND:
-  counters     a request for the port's counters. ib_mad responds at once
-  connection   a connection request (REQ)
-  answer       a response with port counters, to a request that was never sent. ib_mad doesn't
-               respond to a response
-  response     a response of the class SubnAdm with the attribute ID of a connection request. ib_mad
-               delivers a response to the agent whose number is in the transaction ID
-  unversioned  a request for the port's counters with a wrong base version
-  final        a "ready to use" (RTU) message, which has no response
-  stale        a connection request with the GUID of a device and the QPN of one of its connected
-               QPs: --claim DEVICE
+  counters          a request for the port's counters. ib_mad responds at once
+  connection        a connection request (REQ)
+  answer            a response with port counters, to a request that was never sent. ib_mad doesn't
+                    respond to a response
+  foreign_response  a response of the class SubnAdm with the attribute ID of a connection request.
+                    ib_mad delivers a response to the agent whose number is in the transaction ID
+  unversioned       a request for the port's counters with a wrong base version
+  final             a "ready to use" (RTU) message, which has no response
+  stale             a connection request with the GUID of a device and the QPN of one of its
+                    connected QPs: --claim DEVICE
 RATE is the number of datagrams per second. 0 means as many as possible.
 """
 
@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 
 PARSER = argparse.ArgumentParser()
-PARSER.add_argument("kind", choices=("counters", "connection", "answer", "response", "unversioned", "final", "stale"))
+KINDS = ("counters", "connection", "answer", "foreign_response", "unversioned", "final", "stale")
+PARSER.add_argument("kind", choices=KINDS)
 PARSER.add_argument("rate", type=float)
 PARSER.add_argument("--count", type=int, help="number of datagrams after which it ends")
 PARSER.add_argument("--seconds", type=float, help="seconds after which it ends")
@@ -50,7 +51,7 @@ SOURCES = [OPTIONS.source] if OPTIONS.source else [f"{NETWORK}.{host}" for host 
 # Base version, management class, its version, method and attribute (IBTA 1.x §13.4.2, §16.1,
 # §16.7).
 HEADERS = {"counters": (1, 4, 1, 1, 0x12), "connection": (1, 7, 2, 3, 0x10), "answer": (1, 4, 1, 0x81, 0x12),
-           "response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12),
+           "foreign_response": (1, 3, 2, 0x83, 0x10), "unversioned": (2, 4, 1, 1, 0x12),
            "final": (1, 7, 2, 3, 0x14), "stale": (1, 7, 2, 3, 0x10)}
 
 
@@ -70,7 +71,7 @@ def mad(number):
     transaction, body = number, struct.pack(">I", number) + CLAIMED
     if OPTIONS.kind == "counters":
         body = bytes(41) + b"\x01"
-    if OPTIONS.kind == "response":
+    if OPTIONS.kind == "foreign_response":
         # The upper half of the transaction ID is the number of a MAD agent, which is small. The
         # body begins with the RMPP header (IBTA 1.x §13.6.2). Its flag marks an RMPP transfer:
         # without the flag, ib_mad drops a response for which no request waits.

@@ -86,7 +86,7 @@ check "host 2 forges MADs with a wrong base version" python3 "$MADS" unversioned
 check "MADs with a wrong base version are dropped" wait_for 20 counter_reaches drop_invalid 100
 check "ib_mad logs no MAD with a wrong base version" \
 	ib_mad_is_silent "MAD received with unsupported base version"
-check "host 2 forges MAD responses without a request" python3 "$MADS" response 0 --count 20000
+check "host 2 forges MAD responses without a request" python3 "$MADS" foreign_response 0 --count 20000
 check "MAD responses without a request are dropped" wait_for 20 counter_reaches drop_unasked 100
 check "ib_mad logs no MAD response without a request" \
 	ib_mad_is_silent "No receive handler for client"

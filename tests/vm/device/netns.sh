@@ -116,7 +116,7 @@ delete_h4() {
 }
 check "a namespace with ${#DEVICES[@]} devices is set up" many_links_up
 check "a process outside the namespace has parked QPs of each device" \
-	start_holder ip netns exec h4 python3 "$LIB/netdevs.py" outside "${DEVICES[@]}"
+	start_holder ip netns exec h4 python3 "$LIB/netdevs.py" uevents "${DEVICES[@]}"
 check "the namespace with ${#DEVICES[@]} devices ends" delete_h4
 note "in $TOOK ms"
 check "the initial namespace gets no uevent of these devices" end_holder

@@ -93,14 +93,14 @@ def packets_sent_during(seconds):
     return packets_during("rrxe_packet_out", lambda: time.sleep(seconds))
 
 
-def packets_sent_by(processes, work):
+def packets_sent_by(threads, work):
     """Calls `work`. Returns how many packets, of all QPs, these threads sent meanwhile.
 
-    `processes` are thread IDs. Packets that a softirq sent on top of such a thread don't count.
+    `threads` are thread IDs. Packets that a softirq sent on top of such a thread don't count.
     """
     table = histogram("rrxe_packet_out", "common_pid,common_flags", work)
     rows = re.findall(r"common_pid: +(\d+), common_flags: +(\d+) .* hitcount: +(\d+)", table)
-    return sum(int(count) for pid, flags, count in rows if int(pid) in processes and not int(flags) & SOFTIRQ)
+    return sum(int(count) for pid, flags, count in rows if int(pid) in threads and not int(flags) & SOFTIRQ)
 
 
 def runs_queued_during(work):

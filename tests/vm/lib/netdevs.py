@@ -14,7 +14,7 @@
   netdevs.py wire NAMESPACE NAMESPACE NAME
       Forwards packets between the TUN or TAP devices (tun..., tap...) called NAME of two
       namespaces.
-  netdevs.py outside DEVICE...
+  netdevs.py uevents DEVICE...
       Makes QPs on each device, moves the process to the initial network namespace, has the QPs wait
       for page faults, and prints "attached". At the end of its input it fails if the initial
       namespace got uevents of RDMA devices meanwhile.
@@ -226,7 +226,7 @@ def park_qp(side):
     return memory, faults
 
 
-def outside(*devices):
+def uevents(*devices):
     sides = [loopback(device) for device in devices for _ in range(QPS)]
     with open("/proc/1/ns/net", "rb") as file:
         os.setns(file.fileno(), os.CLONE_NEWNET)
@@ -253,4 +253,4 @@ def outside(*devices):
     os._exit(status)
 
 
-{"unplug": unplug, "shrink": shrink, "exchange": exchange, "wire": wire, "outside": outside}[sys.argv[1]](*sys.argv[2:])
+{"unplug": unplug, "shrink": shrink, "exchange": exchange, "wire": wire, "uevents": uevents}[sys.argv[1]](*sys.argv[2:])

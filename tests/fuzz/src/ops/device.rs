@@ -62,8 +62,7 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
     let old = thread.world.set_files(context, which, fd, events, 0);
     if room == 32 && size > 0 {
         let page = thread.world.map_ring(context, offset, size);
-        let again = thread.world.set_files(context, which, fd, events, page);
-        let _ = again;
+        let _ = thread.world.set_files(context, which, fd, events, page);
     }
     for file in old {
         if file >= 0 {
