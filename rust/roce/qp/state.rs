@@ -91,10 +91,10 @@ impl AttrSet {
     const RATE_LIMIT: Self = Self(1 << 25);
 
     /// Attributes that the QP refuses in every transition, even where the table allows them.
-    pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.and(Self::CAP).and(Self::RATE_LIMIT);
+    pub(super) const UNSUPPORTED: Self = Self::ALT_PATH.union(Self::CAP).union(Self::RATE_LIMIT);
 
     /// Returns the union of two sets.
-    const fn and(self, other: Self) -> Self {
+    const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -136,7 +136,7 @@ impl AttrSet {
         ]
         .into_iter()
         .filter(|(given, _)| *given)
-        .fold(Self::NONE, |set, (_, attr)| set.and(attr))
+        .fold(Self::NONE, |set, (_, attr)| set.union(attr))
     }
 }
 
@@ -161,7 +161,7 @@ impl Rule {
 
     /// Returns whether the transition allows all attributes in `given`.
     pub(super) const fn admits(self, given: AttrSet) -> bool {
-        given.within(self.required.and(self.optional).and(AttrSet::STATE))
+        given.within(self.required.union(self.optional).union(AttrSet::STATE))
     }
 }
 
@@ -169,7 +169,7 @@ impl Rule {
 const fn all(attrs: &[AttrSet]) -> AttrSet {
     match attrs {
         [] => AttrSet::NONE,
-        [first, rest @ ..] => first.and(all(rest)),
+        [first, rest @ ..] => first.union(all(rest)),
     }
 }
 
@@ -190,12 +190,12 @@ const RTS_OPTIONAL: [AttrSet; KINDS] = {
     let connected = all(&[A::CUR_STATE, A::ACCESS, A::ALT_PATH, A::PATH_MIG_STATE]);
     let datagram = all(&[A::CUR_STATE, A::QKEY]);
     [
-        connected.and(A::MIN_RNR_TIMER),
+        connected.union(A::MIN_RNR_TIMER),
         connected,
         datagram,
         datagram,
         connected,
-        connected.and(A::MIN_RNR_TIMER),
+        connected.union(A::MIN_RNR_TIMER),
         A::NONE,
     ]
 };
@@ -230,7 +230,7 @@ const TRANSITIONS: [Row; 22] = {
     let init = [
         init_connected,
         init_connected,
-        init_gsi.and(A::PORT),
+        init_gsi.union(A::PORT),
         init_gsi,
         init_connected,
         init_connected,
@@ -326,7 +326,7 @@ const TRANSITIONS: [Row; 22] = {
                     A::SQ_PSN,
                     A::SQ_PSN,
                     rts_rc,
-                    A::TIMEOUT.and(A::SQ_PSN),
+                    A::TIMEOUT.union(A::SQ_PSN),
                     A::NONE,
                 ],
                 RTS_OPTIONAL,

@@ -7,10 +7,8 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Context, QpKind};
 use crate::wc::{SendWc, WcOpcode, WcStatus};
+use crate::wire::MAX_MESSAGE;
 use crate::wr::{AtomicOp, LocalOp, SendExtra, SendOp, SendSlot, SendWr};
-
-/// Length of the longest message in bytes (IBTA 1.x §9.3.3.1).
-const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Largest number of packets that one READ request asks for. A longer READ is sent as several
 /// requests, cut at multiples of this number. This limits the packets in flight, and the cost of a

@@ -123,7 +123,7 @@ enum Undo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// The packet is dropped for this reason.
-    Lost(QpDropReason),
+    Dropped(QpDropReason),
     /// There is no receive WQE.
     NotReady,
     /// Memory that the packet needs isn't resident. The packet counts as lost.
@@ -163,7 +163,7 @@ impl Refusal {
     /// that may come again, and for an invalid receive WQE.
     fn reason(self) -> Option<QpDropReason> {
         match self {
-            Self::Lost(reason) => Some(reason),
+            Self::Dropped(reason) => Some(reason),
             Self::NotReady | Self::NoSuchQueue | Self::BrokenQueue => Some(QpDropReason::NoReceive),
             Self::Absent | Self::Receive(..) => None,
             Self::Request(NakCode::RemoteAccess) => Some(QpDropReason::Access),
@@ -407,7 +407,7 @@ impl<R: Slots<Replay>> Responder<R> {
     ) -> Outcome {
         match refusal {
             Refusal::Absent => Outcome::Continue,
-            Refusal::Lost(reason) => {
+            Refusal::Dropped(reason) => {
                 host.count(Count::Dropped(reason));
                 Outcome::Continue
             }

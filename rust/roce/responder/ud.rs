@@ -53,7 +53,7 @@ impl<R: Slots<Replay>> Responder<R> {
             QpKind::Gsi => management(packet),
             _ => datagram(packet, context.settings.qkey),
         };
-        let (deth, extra) = received.map_err(Refusal::Lost)?;
+        let (deth, extra) = received.map_err(Refusal::Dropped)?;
         let wr = self.hold(None, host)?;
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         if byte_len > wr.length {

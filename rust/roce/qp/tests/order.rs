@@ -25,7 +25,7 @@ fn an_acknowledgment_may_be_overtaken() {
 }
 
 #[test]
-fn the_answer_to_a_read_may_not() {
+fn the_answer_to_a_read_may_not_be_overtaken() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     let request = read_request(16);
     qp.handle_packet(NOW, &request, &mut host);
@@ -42,7 +42,7 @@ fn an_unreliable_qp_always_minds_order() {
 }
 
 #[test]
-fn an_answer_to_a_read_that_was_kept_leaves_only_with_the_right() {
+fn a_kept_read_response_needs_the_right_to_read() {
     let (mut qp, mut host) = in_rts(QpKind::Rc);
     qp.handle_packet(NOW, &read_request(16), &mut host);
     let kept = qp.poll_transmit(NOW, &mut host).unwrap();

@@ -255,7 +255,7 @@ fn a_message_stays_in_its_queue() {
 
 /// The QP breaks even if the message has no bytes and so accesses no memory.
 #[test]
-fn a_destroyed_shared_queue_breaks_the_qp() {
+fn a_shared_queue_in_error_breaks_the_qp() {
     let (mut qp, mut host) = in_rts(QpKind::XrcTgt);
     qp.handle_packet(NOW, &send(FIRST, SRQN), &mut host);
     host.post_recv(0);

@@ -585,12 +585,12 @@ fn a_receive_posted_meanwhile_costs_no_transport_retry() {
     let mut host = MockHost::new();
     let mut peer = connected(QpKind::Rc, FIRST, FIRST, &mut host);
     bench.post(SEND, 0);
-    for attempt in [false, true] {
+    for posted in [false, true] {
         for request in bench.poll() {
             peer.handle_packet(bench.now, &request.packet, &mut host);
         }
         // Between the packet and its response.
-        if !attempt {
+        if !posted {
             host.post_recv(8);
         }
         for answer in drain(&mut peer, bench.now, &mut host) {
@@ -598,7 +598,7 @@ fn a_receive_posted_meanwhile_costs_no_transport_retry() {
                 .qp
                 .handle_packet(bench.now, &answer.packet, &mut bench.host);
         }
-        if !attempt {
+        if !posted {
             assert_eq!(
                 bench.qp.poll_timeout(),
                 Some(bench.now.after(Duration(10_000)))
