@@ -125,7 +125,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// `ENOMEM`, or the provider's reason to refuse the address. On an error the port does not have
     /// the address.
-    fn add_gid(device: &Arc<Self::Device>, gid: Gid, place: GidNetdev<'_>) -> Result;
+    fn add_gid(device: &Arc<Self::Device>, gid: Gid, netdev: GidNetdev<'_>) -> Result;
 
     /// Undoes one [`Self::add_gid`] with the network device of index `netdev_index`. Process
     /// context.
@@ -367,18 +367,18 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// region.
     fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
 
-    /// Faults in memory of on-demand regions; the memory may be reclaimed later. If `wait` is set,
+    /// Faults in memory of on-demand regions; the memory may be reclaimed later. If `flush` is set,
     /// returns once the memory is resident or a fault has failed.
     ///
     /// # Errors
     ///
     /// `EINVAL` for a key that belongs to no on-demand region of the protection domain, `EPERM` for
     /// an access right that the region lacks, `EFAULT` for a range beyond the region and for memory
-    /// that doesn't exist; `ENOMEM`. If `wait` is set, also `EINTR` if the calling process or the
+    /// that doesn't exist; `ENOMEM`. If `flush` is set, also `EINTR` if the calling process or the
     /// process that owns the memory was killed, `ERESTARTNOINTR` if the system is suspended, `EIO`
     /// if the device is going away, and those of
     /// [`OnDemand::fault_in`](crate::memory::odp::OnDemand::fault_in).
-    fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result;
+    fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, flush: bool) -> Result;
 
     /// Returns the keys of a region.
     fn mr_keys(mr: &Self::Mr) -> MrKeys;

@@ -46,9 +46,9 @@ pub(crate) unsafe extern "C" fn add<P: Provider>(
         let base = P::netdev(device).ok_or(ENODEV)?;
         // SAFETY: ib_core refuses entries without a network device, and holds a reference to the
         // network device during the call.
-        let place = unsafe { GidNetdev::new(attr.ndev, &base) };
-        let netdev_index = place.netdev_index();
-        P::add_gid(device, Gid::from_raw(&attr.gid), place)?;
+        let netdev = unsafe { GidNetdev::new(attr.ndev, &base) };
+        let netdev_index = netdev.netdev_index();
+        P::add_gid(device, Gid::from_raw(&attr.gid), netdev)?;
         // SAFETY: `context` points to the entry's context, which only the driver uses.
         unsafe { context.write(ptr::without_provenance_mut(netdev_index as usize)) };
         Ok(0)

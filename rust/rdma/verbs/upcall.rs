@@ -206,7 +206,7 @@ impl IbQpHandle {
 impl QpUpcall {
     /// Returns the handle that completions of the QP carry for in-kernel consumers (`ib_wc.qp`).
     /// Any context.
-    pub fn token(&self) -> IbQpHandle {
+    pub fn handle(&self) -> IbQpHandle {
         IbQpHandle(self.0.object.load(Ordering::Relaxed).expose_provenance())
     }
 

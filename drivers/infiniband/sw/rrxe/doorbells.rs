@@ -113,7 +113,7 @@ struct Polling {
     /// Policy that decides when to start polling.
     policy: PollPolicy,
     /// Value of [`Doorbells::passes`] that the watchdog read last.
-    seen: u32,
+    seen_passes: u32,
     /// Handle of the running watchdog timer. Dropping it cancels the timer.
     watchdog: Option<ArcHrTimerHandle<Doorbells>>,
 }
@@ -227,7 +227,7 @@ impl Doorbells {
                 polling <- new_bh_spinlock!(Polling {
                     phase: Phase::Idle,
                     policy: PollPolicy::default(),
-                    seen: 0,
+                    seen_passes: 0,
                     watchdog: None,
                 }, "rrxe_doorbells"),
                 work <- new_work!("Doorbells::work"),

@@ -113,8 +113,8 @@ impl Provider for Rrxe {
         device.link.netdev()
     }
 
-    fn add_gid(device: &Arc<Device>, gid: Gid, place: GidNetdev<'_>) -> Result {
-        device.link.add_gid(gid, place)
+    fn add_gid(device: &Arc<Device>, gid: Gid, netdev: GidNetdev<'_>) -> Result {
+        device.link.add_gid(gid, netdev)
     }
 
     fn del_gid(device: &Arc<Device>, gid: Gid, netdev_index: u32) {
@@ -292,8 +292,8 @@ impl Provider for Rrxe {
         mr.fast_memory()
     }
 
-    fn advise_mr(pd: &Arc<Pd>, ranges: &[Advised], how: Fault, wait: bool) -> Result {
-        advise::advise(pd, ranges, how, wait)
+    fn advise_mr(pd: &Arc<Pd>, ranges: &[Advised], how: Fault, flush: bool) -> Result {
+        advise::advise(pd, ranges, how, flush)
     }
 
     fn mr_keys(mr: &Mr) -> MrKeys {

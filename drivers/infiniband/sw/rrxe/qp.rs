@@ -33,7 +33,6 @@ mod run_budget;
 mod schedule;
 pub(crate) mod send_queue;
 pub(crate) mod sge;
-pub(crate) mod timer_slot;
 pub(crate) mod turn;
 pub(crate) mod wqe;
 
@@ -124,7 +123,7 @@ pub(crate) struct Qp {
     /// Reports asynchronous events to ib_core (`ib_qp.event_handler`).
     upcall: QpUpcall,
     /// Value that names the QP in completions for kernel consumers (`ib_wc.qp`).
-    token: IbQpHandle,
+    handle: IbQpHandle,
     /// Producer side of the rings, for posts of a kernel consumer. `None` if the QP belongs to a
     /// process.
     kernel_queue: Option<Pin<KBox<KernelQueue>>>,
@@ -226,7 +225,7 @@ impl Qp {
             while frames.pop().is_some() {}
         }
         for cq in self.cqs() {
-            cq.forget(self.token);
+            cq.forget(self.handle);
         }
     }
 
@@ -261,8 +260,8 @@ impl Qp {
     }
 
     /// Returns the value that names the QP in completions for kernel consumers.
-    pub(crate) fn token(&self) -> IbQpHandle {
-        self.token
+    pub(crate) fn handle(&self) -> IbQpHandle {
+        self.handle
     }
 
     /// Posts send work requests of a kernel consumer (`ib_post_send()`).

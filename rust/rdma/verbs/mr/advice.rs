@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn advise<P: Provider>(
             }
             _ => return Err(unsupported()),
         };
-        let wait = flags & bindings::ib_uverbs_advise_mr_flag_IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0;
+        let flush = flags & bindings::ib_uverbs_advise_mr_flag_IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0;
         let mut ranges = KVVec::with_capacity(count as usize, GFP_KERNEL_ACCOUNT)?;
         for index in 0..count as usize {
             // SAFETY: ib_core passes a list of `count` elements.
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn advise<P: Provider>(
         }
         // SAFETY: The protection domain is alive while ib_core calls its operations.
         let pd = unsafe { Object::<P, _>::get(pd) };
-        P::advise_mr(pd, &ranges, how, wait)?;
+        P::advise_mr(pd, &ranges, how, flush)?;
         Ok(0)
     })
 }

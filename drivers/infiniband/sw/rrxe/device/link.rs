@@ -160,11 +160,11 @@ impl Link {
     /// address that is refused, and raises no event for it (`__ib_cache_gid_add()`,
     /// drivers/infiniband/core/cache.c). So the other namespace's administrator can neither fill
     /// the GID table, nor fill the memory with events that processes of this namespace don't read.
-    pub(crate) fn add_gid(&self, gid: Gid, place: GidNetdev<'_>) -> Result {
-        if place.net() != self.context.net() {
+    pub(crate) fn add_gid(&self, gid: Gid, netdev: GidNetdev<'_>) -> Result {
+        if netdev.net() != self.context.net() {
             return Err(EADDRNOTAVAIL);
         }
-        self.context.address_owners.add(gid, place, self.id)
+        self.context.address_owners.add(gid, netdev, self.id)
     }
 
     /// Undoes one [`Self::add_gid`]. Any context but hard interrupts.

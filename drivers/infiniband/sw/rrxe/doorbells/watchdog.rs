@@ -87,8 +87,8 @@ impl Doorbells {
                 Phase::Starting => return period(),
                 Phase::Polled => {}
             }
-            if polling.seen != passes {
-                polling.seen = passes;
+            if polling.seen_passes != passes {
+                polling.seen_passes = passes;
                 return Some(soon);
             }
         }

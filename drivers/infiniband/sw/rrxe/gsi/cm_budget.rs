@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn three_requests_are_taken_at_once_and_ten_without_responses() -> Result {
+    fn three_requests_are_taken_at_once() -> Result {
         let mut network = Network::new()?;
         assert_eq!(network.fill(0), 3);
         assert_eq!(network.fill(16 * SECOND), 1);

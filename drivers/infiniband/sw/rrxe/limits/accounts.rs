@@ -267,7 +267,7 @@ impl Payer {
     }
 
     /// Returns the accounts' counts of the bytes of packets that wait for QPs.
-    pub(crate) fn shares(&self) -> PayerBacklogs {
+    pub(crate) fn backlogs(&self) -> PayerBacklogs {
         let share = |open: &Open| open.account.packets.clone();
         [self.cgroup.as_ref().map(share), Some(share(&self.user))]
     }
@@ -452,7 +452,7 @@ mod tests {
     /// Returns whether the packets of both payers count for the same memory cgroup, and whether
     /// they count for the same user.
     fn common(one: &Payer, other: &Payer) -> [bool; 2] {
-        let (one, other) = (one.shares(), other.shares());
+        let (one, other) = (one.backlogs(), other.backlogs());
         core::array::from_fn(|index| match (&one[index], &other[index]) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,

@@ -29,24 +29,24 @@ use crate::{
 const CLAIM_RETRY: Delta = Delta::from_millis(10);
 
 /// Has threads of the processes that own the memory follow the advice: they make the memory
-/// present in the way `how`. If `wait` is set, this call waits until they have followed it.
+/// present in the way `how`. If `flush` is set, this call waits until they have followed it.
 /// This call itself walks no page tables, because such a walk waits for MMU notifiers.
 ///
 /// A user and a memory cgroup have a limit of advice that is followed or queued. Beyond it, advice
-/// without `wait` is dropped. Queued advice would occupy kernel memory, and memory that isn't
+/// without `flush` is dropped. Queued advice would occupy kernel memory, and memory that isn't
 /// resident becomes resident when it is used. The advice isn't refused with an error: its outcome
 /// is not reported in any case, and a program that gives much advice at a time does nothing wrong.
-/// With `wait`, the call waits for room.
+/// With `flush`, the call waits for room.
 ///
 /// # Errors
 ///
 /// `EINVAL` for a key that is not that of an on-demand region of this protection domain, `EPERM`
 /// for advice to make memory writable that the region may not write, `EFAULT` for a range beyond
-/// the region, `ENOMEM`. With `wait` also: those of [`OnDemand::fault_in`]; `EFAULT` if the process
+/// the region, `ENOMEM`. With `flush` also: those of [`OnDemand::fault_in`]; `EFAULT` if the process
 /// that owns the memory has ended; `EINTR` if either process was killed; `ERESTARTNOINTR` if the
 /// system is suspended, after which the system call is restarted; `EIO` when the device is going
 /// away.
-pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Result {
+pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, flush: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;
     for advised in ranges {
@@ -54,7 +54,7 @@ pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, wait: bool) -> Res
         regions.push((mr, *advised), GFP_KERNEL_ACCOUNT)?;
     }
     let payer = Payer::current(&device.workqueues.accounts)?;
-    let (claim, outcome) = match wait {
+    let (claim, outcome) = match flush {
         true => (await_room(&payer, &device.link)?, Some(Outcome::new()?)),
         false => match payer.claim_advice() {
             Ok(claim) => (claim, None),

@@ -104,10 +104,10 @@ impl Qp {
         let backlog = net.backlog.clone();
         let tx_limits = net.tx_limits.clone();
         let payer = payer(device, init.kind, context)?;
-        let shares = payer
+        let backlogs = payer
             .as_ref()
-            .map_or_else(PayerBacklogs::default, |payer| payer.shares());
-        let frames = frames(init.kind, &backlog, &shares)?;
+            .map_or_else(PayerBacklogs::default, |payer| payer.backlogs());
+        let frames = frames(init.kind, &backlog, &backlogs)?;
         let table = net.clone();
         let (qpn, place) = reserve(&table, init.kind)?;
         let waker = Waker {
@@ -136,9 +136,9 @@ impl Qp {
                 recv_cq: init.recv_cq,
                 srq: init.srq,
                 tx_limit: tx_limit(init.kind, waker, &tx_limits)?,
-                inbox <- SkbQueue::new(limits::INBOX, backlog, shares),
+                inbox <- SkbQueue::new(limits::INBOX, backlog, backlogs),
                 filter: Filter::new(init.kind),
-                token: init.upcall.token(),
+                handle: init.upcall.handle(),
                 upcall: init.upcall,
                 kernel_queue,
                 cached_state: CachedState::new(),
@@ -329,12 +329,12 @@ fn domain(init: &QpInit<Rrxe>) -> Result<Arc<Pd>> {
 fn frames(
     kind: QpKind,
     backlog: &Arc<Backlog>,
-    shares: &PayerBacklogs,
+    backlogs: &PayerBacklogs,
 ) -> Result<Option<Pin<KBox<FrameQueue>>>> {
     if kind != QpKind::RawPacket {
         return Ok(None);
     }
-    let queue = FrameQueue::new(limits::FRAMES, backlog.clone(), shares.clone());
+    let queue = FrameQueue::new(limits::FRAMES, backlog.clone(), backlogs.clone());
     Ok(Some(KBox::pin_init(queue, GFP_KERNEL_ACCOUNT)?))
 }
 

@@ -141,7 +141,7 @@ impl Qp {
         let Some(cq) = &self.recv_cq else {
             return;
         };
-        if self.pd.answers() {
+        if self.pd.take_answers() {
             Cq::notify(cq);
         } else {
             Cq::notify_paced(cq);

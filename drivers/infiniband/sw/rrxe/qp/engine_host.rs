@@ -301,7 +301,7 @@ impl Completions for EngineHost<'_> {
         let Some(cq) = &self.qp.send_cq else {
             return;
         };
-        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.qp.token());
+        let pushed = cq.push_send(&wc, self.qp.qpn.get(), self.qp.handle());
         Self::pushed(
             pushed,
             &mut self.effects.notify_send,
@@ -316,7 +316,7 @@ impl Completions for EngineHost<'_> {
                 Some(packet) if wc.grh && cq.is_kernels() => Some(self.arrival(packet)),
                 _ => None,
             };
-            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), arrival);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.handle(), arrival);
             Self::pushed(
                 pushed,
                 &mut self.effects.notify_recv,
@@ -329,7 +329,7 @@ impl Completions for EngineHost<'_> {
         };
         let mut notify = false;
         if let Some(cq) = srq.cq() {
-            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.token(), None);
+            let pushed = cq.push_recv(&wc, self.qp.qpn.get(), self.qp.handle(), None);
             Self::pushed(pushed, &mut notify, &mut self.effects.fatal);
         }
         if notify {

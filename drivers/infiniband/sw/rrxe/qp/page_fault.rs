@@ -29,8 +29,8 @@ impl WorkItem<1> for Qp {
     type Pointer = Arc<Qp>;
 
     fn run(this: Arc<Qp>) {
-        if let Err(served) = Qp::begin_fault(&this) {
-            Qp::cancel_fault(&this, served);
+        if let Err(again) = Qp::begin_fault(&this) {
+            Qp::cancel_fault(&this, again);
         }
     }
 }
@@ -124,17 +124,17 @@ impl Qp {
 
     /// Ends a page fault that no thread of the process has served, and defers the QP. Process
     /// context.
-    fn cancel_fault(this: &Arc<Self>, served: bool) {
+    fn cancel_fault(this: &Arc<Self>, again: bool) {
         let _off = bottom_halves_off();
-        this.end_fault(served);
+        this.end_fault(again);
         Self::defer(this.as_arc_borrow());
     }
 
-    /// Ends the page fault. `served` is `false` if it failed. The caller ensures that the QP runs.
+    /// Ends the page fault. `again` is `false` if it failed. The caller ensures that the QP runs.
     /// Process context.
-    fn end_fault(&self, served: bool) {
+    fn end_fault(&self, again: bool) {
         if let Some(core) = Option::as_mut(&mut self.turn.wait()) {
-            core.parked.end(served);
+            core.parked.end(again);
         }
     }
 }

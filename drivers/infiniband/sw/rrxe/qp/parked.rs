@@ -126,11 +126,11 @@ impl Parked {
         self.pending.take()
     }
 
-    /// Ends the page fault. `served` is `false` if the page fault failed.
-    pub(crate) fn end(&mut self, served: bool) {
+    /// Ends the page fault. `again` is `false` if the page fault failed.
+    pub(crate) fn end(&mut self, again: bool) {
         self.pending = None;
         let matters = !core::mem::take(&mut self.abandoned);
-        self.failed = self.wanted.take().filter(|_| !served && matters);
+        self.failed = self.wanted.take().filter(|_| !again && matters);
     }
 
     /// Called at the end of a run. Returns `false` if the QP is parked. If all that was parked has

@@ -13,6 +13,7 @@
 
 mod notify;
 mod resize;
+mod timer_slot;
 mod users;
 
 use kernel::{
@@ -49,7 +50,7 @@ use crate::{
         accounts::{ObjectClaim, PayerClaim, Threads},
         thread_permit::ThreadPermit,
     },
-    qp::timer_slot::TimerSlot,
+    verbs::cq::timer_slot::TimerSlot,
     verbs::{context::Context, members::Members},
 };
 

@@ -101,7 +101,7 @@ impl Pd {
 
     /// Returns whether the process posted sends since the last call, and clears the flag. Such a
     /// process is assumed to answer the messages that it receives. Any context.
-    pub(crate) fn answers(&self) -> bool {
+    pub(crate) fn take_answers(&self) -> bool {
         self.sends.xchg(false, ordering::Relaxed)
     }
 

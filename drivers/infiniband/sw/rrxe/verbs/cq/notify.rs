@@ -400,7 +400,7 @@ mod tests {
     use super::*;
     use crate::{
         limits::accounts::{Accounts, Payer},
-        qp::timer_slot::TimerSlot,
+        verbs::cq::timer_slot::TimerSlot,
     };
     use rdma::abi::features::Arming;
 
