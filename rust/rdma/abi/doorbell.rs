@@ -56,7 +56,8 @@ pub struct PageReply {
 
 impl DoorbellPage {
     /// Creates a page without set bits, which the process of `owner` may map. The page is in the
-    /// state `RRXE_POLLER_NEED_WAKEUP`: the process must make the doorbell call.
+    /// state `RRXE_POLLER_NEED_WAKEUP`: the process must make the doorbell call (the `write()` of
+    /// `IB_USER_VERBS_CMD_POST_SEND`).
     ///
     /// # Context
     ///
@@ -110,7 +111,7 @@ impl DoorbellPage {
         smp_mb();
     }
 
-    /// Returns whether a summary bit is set, so that doorbells may be waiting.
+    /// Returns whether a summary bit is set. If none is, no doorbell waits.
     pub fn is_rung(&self) -> bool {
         (0..SUMMARY_WORDS).any(|word| self.summary(word).load(Ordering::Relaxed) != 0)
     }
@@ -160,8 +161,8 @@ impl DoorbellPage {
             summary.fetch_or(rung & before, Ordering::SeqCst);
         }
         let mut leaves = rung & !before;
-        // This is read after the exchange: a process sets the bit of a slot only after it got the
-        // slot.
+        // Loaded after the exchange: a process gets a slot before it sets the slot's bit, so each
+        // slot in use whose bit was set before the exchange is below `end`.
         let end = self.leaves.load(Ordering::Relaxed);
         while leaves != 0 {
             let leaf = (word as u32)
@@ -181,7 +182,7 @@ impl DoorbellPage {
         ControlFlow::Continue(())
     }
 
-    /// Sweeps one leaf from bit `from` on. The bits before it stay set.
+    /// Sweeps one leaf from bit `from` on. Set bits before `from` stay set.
     fn sweep_leaf(
         &self,
         leaf: u32,
@@ -225,7 +226,7 @@ impl DoorbellPage {
     fn state(&self) -> &AtomicU32 {
         let word = self.memory.start().as_ptr().wrapping_add(STATE);
         // SAFETY: By the type invariant the word is within `memory`, and it is aligned. The process
-        // accesses it by atomics. If it accesses it otherwise, it can only change the value.
+        // accesses the word by atomics. Any other access by the process only changes the value.
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
@@ -245,7 +246,7 @@ impl DoorbellPage {
         let offset = offset.wrapping_add(index.wrapping_mul(size_of::<u64>()));
         let word = self.memory.start().as_ptr().wrapping_add(offset);
         // SAFETY: By the type invariant the word is within `memory`, and it is aligned. The process
-        // accesses it by atomics. If it accesses it otherwise, it can only change the value.
+        // accesses the word by atomics. Any other access by the process only changes the value.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Negotiation of features beyond the stock ABI, when a process opens a device
+//! Negotiation of features beyond the stock ABI (that of C rxe), when a process opens a device
 //! (`include/uapi/rdma/rrxe-abi.h`). Stock librxe negotiates nothing.
 
 use kernel::prelude::*;
@@ -63,8 +63,8 @@ pub(crate) fn requested(udata: &Udata<'_>) -> Result<Option<RequestedFeatures>> 
 /// Size of the response in bytes.
 const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 
-/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`: the features that are granted to a
-/// library which `requested` some, with `page` if it has a doorbell page.
+/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`: the features that the device grants, and
+/// the offset and size of the doorbell page, which are 0 if the process has none.
 pub(crate) fn granted(
     page: Option<PageReply>,
     arming: Arming,

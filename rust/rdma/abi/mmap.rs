@@ -2,17 +2,17 @@
 
 //! Kernel memory that a process may map through its verbs context.
 //!
-//! A mapping holds a count of each of its pages, which are inserted one by one
-//! (`vm_insert_page()`). So a mapping outlives the object that the memory belonged to. It needs no
-//! callback, and it keeps neither the module nor the process. When the object ends, only the
-//! *offset* under which new mappings are made ends with it.
+//! A process's mapping (`struct vm_area_struct`) holds a count of each of its pages, which are
+//! inserted one by one (`vm_insert_page()`). So the mapping may outlive the object that the memory
+//! belonged to. The mapping needs no callback, so it does not pin the module. When the object ends,
+//! only the *offset* under which new mappings are made ends with it.
 //!
 //! An offset is an entry (`struct rdma_user_mmap_entry`) in ib_core's table of the context
-//! (`ib_ucontext.mmap_xa`). It must have been removed before the context is freed. Objects may live
+//! (`ib_ucontext.mmap_xa`). The entry must be removed before the context is freed. Objects may live
 //! longer than the context: for example, a late packet holds a reference to a QP. So each context
 //! has a [`Mappings`], which knows all its entries and removes the remaining ones when the context
-//! ends. A [`Mapping`] that is dropped later takes no lock. So it may be dropped in softirq, where
-//! the last reference to a QP may be dropped.
+//! ends. The drop of a [`Mapping`] (the driver's handle of an entry) after that takes no lock. So a
+//! QP may have a `Mapping` although its last reference may be dropped in softirq.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 
@@ -234,8 +234,8 @@ impl Mappings {
         entries.next = serial.wrapping_add(1);
         let entry = NonNull::from(KBox::leak(entry));
         let base = entry.as_ptr().cast();
-        // SAFETY: The context is valid, since the table is not closed. `entry` is zeroed, stays in
-        // its box, and starts with ib_core's structure.
+        // SAFETY: The context is valid, since the table is not closed. `entry` stays in its box and
+        // starts with ib_core's structure, which is zeroed.
         let code = unsafe {
             let (first, last) = pages.into_inner();
             let context = self.ucontext.as_ptr();
@@ -286,9 +286,9 @@ unsafe fn remove_entry(entry: NonNull<Entry>) {
     unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
 }
 
-/// Offset under which a process may map some memory. The offset ends when this is dropped.
+/// Offset under which a process may map some memory, until the `Mapping` is dropped.
 ///
-/// A drop sleeps (in process context), unless the verbs context is closed.
+/// The drop may sleep, so it must be in process context, unless [`Mappings::close`] has run.
 pub(crate) struct Mapping {
     owner: Arc<Mappings>,
     serial: u64,
@@ -319,8 +319,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if memory is short, or if the offset is beyond the range of ib_core's table; `EIO`
-    /// if the context is going away.
+    /// `EINVAL` if the offset is in page 0; `ENOMEM` if memory is short, or if the offset is beyond
+    /// the range of ib_core's table; `EIO` if the context is going away.
     pub(crate) fn at(
         owner: &Arc<Mappings>,
         memory: Arc<SharedMemory>,

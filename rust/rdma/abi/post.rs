@@ -93,8 +93,9 @@ impl<P: Provider> SendRequest<'_, P> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the request has more SGEs or inline payload than `room` allows, if its opcode
-    /// does not exist, or if a REG_MR names a region to which its key does not belong.
+    /// `EINVAL` if the request has more SGEs or inline payload than `room` allows, if a connected
+    /// QP does not support its opcode, or if a REG_MR names a region that is not for fast
+    /// registration or to which its key does not belong.
     pub fn write(&self, ring: &Ring, slot: u32, room: &WqeRoom) -> Result {
         let mut raw = [0u8; send_wqe::PAYLOAD];
         put_u64(&mut raw, send_wqe::WR_ID, self.wr_id());
@@ -110,7 +111,7 @@ impl<P: Provider> SendRequest<'_, P> {
             (true, _) => {}
         }
         let flags = self.wr.send_flags as u32;
-        // The operand of an ATOMIC WRITE is always inline.
+        // The operand of an ATOMIC WRITE is always inline in the WQE.
         if flags & send_flag::INLINE != 0 || self.wr.opcode == opcode::ATOMIC_WRITE {
             let length = self.write_inline(ring, slot, room)?;
             put_u32(&mut raw, send_wqe::LENGTH, length);
@@ -201,8 +202,8 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: The consumer names a region of the QP's device, which is alive.
         let current = unsafe { Object::<P, _>::get(register.mr.cast_const()) };
         let mr = current.fast().ok_or(EINVAL)?;
-        // SAFETY: `Object::get` above required the same region to be alive; the consumer may have
-        // moved the address after it mapped the pages.
+        // SAFETY: `Object::get` above required the same region to be alive. `iova` is read from
+        // ib_core's structure, since the consumer may have changed it after `ib_map_mr_sg()`.
         let iova = unsafe { (*register.mr).iova };
         if (P::mr_keys(mr).rkey.0 ^ register.key) >> 8 != 0 {
             return Err(EINVAL);
@@ -254,8 +255,8 @@ impl RecvList<'_> {
     ///
     /// # Safety
     ///
-    /// `first` must be null, or the first of a list that ib_core passed to `post_recv`. The list
-    /// must be valid during `'a`.
+    /// `first` must be null, or the first of a list that ib_core passed to `post_recv` or
+    /// `post_srq_recv`. The list must be valid during `'a`.
     pub(crate) unsafe fn new(first: *const ib_recv_wr) -> Self {
         Self {
             current: ptr::null(),
@@ -264,8 +265,8 @@ impl RecvList<'_> {
         }
     }
 
-    /// Calls `post` with the list that begins with `first`. If `post` fails, stores the work
-    /// request that was returned last to `failed` (`bad_wr`). Returns 0 or a negative errno.
+    /// Calls `post` with the list that begins with `first`. If `post` fails, stores in `failed`
+    /// (`bad_wr`) the work request that the list returned last. Returns 0 or a negative errno.
     ///
     /// # Safety
     ///
@@ -344,7 +345,7 @@ unsafe fn sges<'a>(list: *const ib_sge, count: i32, most: u32) -> Result<&'a [ib
     Ok(unsafe { slice::from_raw_parts(list, count as usize) })
 }
 
-/// Writes SGEs to an element, from the offset `at` on.
+/// Writes SGEs to the slot `slot` of `ring`, from the offset `at` on.
 fn write_sges(ring: &Ring, slot: u32, at: usize, sges: &[ib_sge]) {
     for (index, element) in sges.iter().enumerate() {
         let mut raw = [0u8; sge::SIZE];

@@ -15,7 +15,8 @@ pub struct QpReply {
     pub rq: RingReply,
     /// Ring of the send queue.
     pub sq: RingReply,
-    /// Slot of the QP in the doorbell page, or `None` if its sends take the doorbell call.
+    /// Slot of the QP in the doorbell page, or `None` if the process must make a system call
+    /// (`IB_USER_VERBS_CMD_POST_SEND`) for its sends.
     pub slot: Option<u32>,
 }
 

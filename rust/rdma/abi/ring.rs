@@ -9,8 +9,8 @@
 //! stays free. The indices are stored masked.
 //!
 //! The process may change every byte at any time. So this code writes the geometry in the header
-//! once and never reads it back. It masks each index as it reads it. It copies elements out by
-//! value and never hands out a reference. The kernel keeps its own progress elsewhere.
+//! once and never reads it back. It masks or checks each index that it reads. It copies elements
+//! out by value and never hands out a reference. The kernel keeps its own progress elsewhere.
 
 use core::{
     mem::MaybeUninit,
@@ -171,8 +171,8 @@ impl Ring {
         self.word(PRODUCER).load(Ordering::Acquire) & self.mask
     }
 
-    /// Returns the producer index as [`Ring::producer`] does, or `None` if the word is no valid
-    /// index, so that the process has corrupted it.
+    /// Returns the producer index as [`Ring::producer`] does, or `None` if the process has written
+    /// a word that is no valid index.
     #[inline]
     pub fn valid_producer(&self) -> Option<u32> {
         let raw = self.word(PRODUCER).load(Ordering::Acquire);
@@ -365,7 +365,7 @@ impl Ring {
             .cast::<u32>();
         // SAFETY: The header is within `memory`, and all offsets above are multiples of four. The
         // process accesses the words by atomics of the C11 model, which is the model of this type.
-        // If it accesses them otherwise, it can only change the value that is loaded.
+        // Any other access by the process only changes the value that is loaded.
         unsafe { AtomicU32::from_ptr(word) }
     }
 }

@@ -195,8 +195,8 @@ pub mod doorbell {
         offset_of, size_of,
     };
 
-    /// State (`enum rrxe_poller_state`): whether the process must make the doorbell call. Written
-    /// by the kernel.
+    /// State (`enum rrxe_poller_state`): whether the process must make the doorbell call (the
+    /// `write()` of `IB_USER_VERBS_CMD_POST_SEND`). Written by the kernel.
     pub const STATE: usize = offset_of!(rrxe_doorbell, state);
     /// Array of 64-bit words with a bit for each word of [`DIRTY`].
     pub const SUMMARY: usize = offset_of!(rrxe_doorbell, summary);
@@ -243,8 +243,8 @@ pub mod cq_news {
 mod tests {
     use super::*;
 
-    /// Every released librxe has these values compiled in. They must never change, whatever a
-    /// header says.
+    /// Released provider libraries have these values compiled in. The values must never change,
+    /// whatever a header says.
     #[test]
     fn is_the_abi_of_released_libraries() {
         for (ours, released) in [

@@ -3,11 +3,11 @@
 //! The packets of a sender, such as a QP, that are in flight in this host.
 //!
 //! A packet is in flight from its transmission until its buffer's destructor is called. The
-//! destructor is a function of this module. It frees the packet's [`Slot`].
+//! destructor is a function of this kernel module. It frees the packet's [`Slot`].
 //!
 //! The administrator of a network namespace can have a queue hold a packet for as long as the
-//! namespace exists. This module must be removable meanwhile. So each slot records the buffer of
-//! its packet. The module's exit replaces the destructors of these buffers by a function of the
+//! namespace exists. The kernel module must be removable meanwhile. So each slot records the buffer
+//! of its packet. The module's exit replaces the destructors of these buffers by a function of the
 //! kernel ([`Slots::take_back`]).
 //!
 //! The network stack calls a buffer's destructor once, before it frees the buffer (`skb_orphan()`,
@@ -20,8 +20,9 @@
 //! So a sender sends a clone, and the slot keeps the original until the destructor was called. Both
 //! are one object of the slab allocator (`struct sk_buff_fclones`, include/linux/skbuff.h). While
 //! the slot keeps the original, the clone's fields can be read even if the clone was freed, and the
-//! object shows whether it was. A sender that has reached its tx limit finds the clones that were
-//! freed without a call, and frees their slots ([`Slots::recover`]).
+//! object shows whether the clone was freed. A sender that has as many packets in flight as it may
+//! have (its tx limit) finds the clones that were freed without a call, and frees their slots
+//! ([`Slots::recover`]).
 
 use core::ptr;
 
@@ -110,13 +111,14 @@ impl Slot {
     }
 
     /// Records the clone `skb` of `original` in the slot, which must be free. The slot holds a
-    /// reference to `tx_count` until [`Self::vacate`].
+    /// reference to `tx_count` until the slot is free again.
     ///
-    /// Only one caller at a time may take slots.
+    /// Only one caller at a time may occupy slots.
     ///
     /// # Safety
     ///
-    /// The caller must own `skb`, and gives up `original`. Both must be in one object.
+    /// The caller must own `skb`, and gives up `original`. Both must be in one `struct
+    /// sk_buff_fclones`.
     pub(super) unsafe fn occupy(
         &self,
         skb: *mut bindings::sk_buff,
@@ -232,7 +234,8 @@ impl Slot {
     }
 }
 
-/// The stage of life of a sender's slots. It tells which list of `TxLimits` they are in.
+/// The stage of life of a sender's slots. It tells which list of `TxLimits` (`net/tx_limit.rs`) the
+/// slots are in.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 pub(super) enum Stage {
@@ -309,8 +312,8 @@ impl Slots {
         self.slots.iter().filter(is_old).count()
     }
 
-    /// Returns whether a search for packets is due: [`RECOVERY_MS`] have passed since this last
-    /// returned `true`, or since the slots were created.
+    /// Returns whether a search for packets is due: [`RECOVERY_MS`] have passed since the last call
+    /// that returned `true`, or since the slots were created.
     ///
     /// Only one caller at a time is allowed, the one that calls [`Self::free`].
     pub(super) fn is_time_to_recover(&self) -> bool {

@@ -5,7 +5,7 @@
 //!
 //! A walk over all levels uses these iterators recursively, with a limit of its own. It must not
 //! use `netdev_walk_all_lower_dev_rcu()`, which records its path in an array of `MAX_NEST_DEV + 1`
-//! elements: while devices change during the walk, no lock limits the number of levels to that.
+//! elements: since devices may change during the walk, it may come to more levels than that.
 
 use core::marker::PhantomData;
 

@@ -43,8 +43,8 @@ impl NetdevSlot {
     ///
     /// # Errors
     ///
-    /// Returns `ENODEV` if the slot is empty or the device does not support this version of IP;
-    /// `ENOMEM` if there is no memory.
+    /// Returns `ENODEV` if the slot is empty or the device does not support the group's version of
+    /// IP; `ENOMEM` if there is no memory.
     pub fn join(&self, group: Gid) -> Result {
         let rtnl = Rtnl::lock();
         self.get().ok_or(ENODEV)?.join(group, &rtnl)

@@ -149,7 +149,8 @@ impl Netdev {
     /// it.
     ///
     /// Must be called in process context, without RTNL held; sleeps. Must not be called in a
-    /// notifier of network devices: the device's own lock, which this takes, may be held there.
+    /// notifier of network devices: the device's own lock, which this function takes, may be held
+    /// there.
     pub fn speed(&self) -> Option<u32> {
         const UNKNOWN: u32 = bindings::SPEED_UNKNOWN as u32;
         let mut settings = bindings::ethtool_link_ksettings::default();
@@ -233,15 +234,16 @@ pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
 /// hundred.
 const MAX_HEADROOM: u32 = 4096;
 
-/// Returns the number of bytes to keep free in front of a packet for headers that the device adds.
-/// Returns `None` if the device asks for more than [`MAX_HEADROOM`].
+/// Returns the number of bytes to keep free in front of a packet for the link-layer header and for
+/// headers that the device adds. Returns `None` if the device asks for more than [`MAX_HEADROOM`].
 ///
 /// The offsets of a buffer's headers have 16 bits (`struct sk_buff`), so headers must lie within
 /// the first 64 KiB of a buffer. The kernel writes to the wrong place if an offset has wrapped
 /// (`neigh_resolve_output()`, net/core/neighbour.c). A device may ask for nearly 64 KiB. A VXLAN
-/// device adds to the number of the device below it. A bridge sets its number on its ports, and so
-/// on the other end of a veth pair, whatever network namespace that is in (`update_headroom()`,
-/// net/bridge/br_if.c; `veth_set_rx_headroom()`, drivers/net/veth.c).
+/// device asks for more bytes than the device below it. A bridge tells all its ports the largest
+/// number for which one of them asks. If a port is one end of a veth pair, both ends then ask for
+/// that number, in whatever network namespaces they are (`update_headroom()`, net/bridge/br_if.c;
+/// `veth_set_rx_headroom()`, drivers/net/veth.c).
 ///
 /// # Safety
 ///

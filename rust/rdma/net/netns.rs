@@ -75,9 +75,9 @@ impl Drop for Net {
 pub trait Observer: Send + Sync + 'static {
     /// Handles the end of namespace `net`.
     ///
-    /// Its network devices are still registered. References to it can no longer be taken, unless
-    /// the call comes from the end of the observer's registration. After the return, nothing of
-    /// this module may use the namespace.
+    /// The namespace's network devices are still registered. References to the namespace can no
+    /// longer be taken, unless the call comes from the end of the observer's registration. After
+    /// the return, nothing of this kernel module may use the namespace.
     ///
     /// # Context
     ///
@@ -100,7 +100,7 @@ static OBSERVER: CallbackSlot = CallbackSlot::empty();
 /// The operations are registered.
 pub struct PerNet<T: Observer> {
     operations: Pin<KBox<Opaque<bindings::pernet_operations>>>,
-    /// SlotClaim of the observer's slot. It is dropped after the operations were unregistered.
+    /// Claim of the observer's slot. It is dropped after the operations were unregistered.
     _observer: SlotClaim<T>,
 }
 
@@ -149,7 +149,7 @@ impl<T: Observer> Drop for PerNet<T> {
 ///
 /// `net` must be a namespace, and a [`PerNet`] of `T` must be registered during the call.
 unsafe extern "C" fn pre_exit<T: Observer>(net: *mut bindings::net) {
-    // SAFETY: The registration holds the claim of a `T` on the place until no callback can run. The
+    // SAFETY: The registration holds the claim of a `T` on the slot until no callback can run. The
     // caller guarantees that the registration exists (see `# Safety`).
     let observer = unsafe { OBSERVER.get::<T>() };
     observer.net_exit(NetnsId::of(net));

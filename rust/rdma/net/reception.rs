@@ -80,8 +80,9 @@ impl Reception {
 
     /// Returns the cookie of the next grace period.
     ///
-    /// If the sender has asked in vain, this starts the grace period. Otherwise it only costs two
-    /// memory barriers, and the grace period may never begin on an idle machine.
+    /// If [`Self::is_over`] has returned `false` meanwhile, this function starts the grace period.
+    /// Otherwise the function only costs two memory barriers, and the grace period may never begin
+    /// on an idle machine.
     fn next_period(&self) -> c_ulong {
         if self.awaited.load(ordering::Relaxed) {
             self.awaited.store(false, ordering::Relaxed);

@@ -22,8 +22,8 @@ use crate::{
 /// The key of a routing decision.
 #[derive(Clone, Copy)]
 pub struct Flow {
-    /// Source address. It must be an address of this host, for IPv6 in the VRF of device
-    /// `netdev_index`, if that is in one.
+    /// Source address. It must be an address of this host. An IPv6 address must be in the VRF of
+    /// device `netdev_index`, if the device is in one.
     pub source: Gid,
     /// Destination address, of the same IP version.
     pub destination: Gid,
@@ -100,7 +100,8 @@ impl Route {
         let fits = match route.local {
             // A local link-local destination has the loopback device, which is in no VRF.
             true => !unscoped || route.vrf(&readers) == vrf,
-            // If the device is a VRF, a rule behind that of its table may name any table.
+            // If the device is a VRF and its table has no route, a later routing rule may name any
+            // table.
             false => route.leaves_by(flow.netdev_index, &readers),
         };
         if !fits {
@@ -145,7 +146,8 @@ impl Route {
     /// Applies the policies of IPsec to the route.
     ///
     /// Fails while IPsec has no state for a policy. `xfrm_lookup_route()` (net/xfrm/xfrm_policy.c)
-    /// would return an entry that queues packets, which would use up their QP's tx limit.
+    /// would return an entry that queues packets, and the queue would use up the number of packets
+    /// that their QP may have in flight.
     ///
     /// # Errors
     ///
@@ -208,7 +210,8 @@ impl Route {
         };
         header.__bindgen_anon_1.__bindgen_anon_1 = addresses;
         let readers = rcu::read_lock();
-        // SAFETY: RCU keeps the device valid, and that its namespace. The call accesses `header`.
+        // SAFETY: RCU keeps the device valid, and the device keeps its namespace valid. The call
+        // accesses `header`.
         unsafe { bindings::__ip_select_ident(self.net(&readers), &mut header, 1) };
         u16::from_be(header.id)
     }
@@ -235,8 +238,8 @@ impl Route {
         unsafe { netdev::headroom(netdev) }
     }
 
-    /// Sets the entry of a packet of `len` bytes, IP header included. Returns the namespace to send
-    /// it in, which is valid as long as `readers`.
+    /// Sets the `struct dst_entry` of a packet of `len` bytes, IP header included. Returns the
+    /// namespace to send the packet in, which is valid as long as `readers`.
     ///
     /// The packet may be as long as the network device's MTU. It is fragmented if IPsec makes it
     /// longer than the path's MTU afterwards, or if netfilter changes its route.
@@ -249,17 +252,17 @@ impl Route {
     /// (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c).
     ///
     /// So a longer packet gets an entry of its own, as neighbour solicitations do
-    /// (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry holds a reference to the network device,
-    /// also when that is unregistered. So it ends with the read-side section of `readers`. A queue
-    /// that would keep the entry finds its reference count zero, and keeps the packet without it
-    /// (`skb_dst_force()`, include/net/dst.h).
+    /// (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry does not give up its reference to the
+    /// network device when the device is unregistered. So the entry ends with the read-side section
+    /// of `readers`. A queue that would keep the entry finds the entry's reference count zero, and
+    /// keeps the packet without the entry (`skb_dst_force()`, include/net/dst.h).
     ///
     /// `ip6_fragment()` (net/ipv6/ip6_output.c) does not check the count, so fragments would keep
-    /// the entry after its end. So no packet is too long for the entry, as netfilter may lengthen
-    /// packets. Packets that netfilter has reassembled are fragmented whatever their entry
-    /// (`__ip6_finish_output()`, net/ipv6/ip6_output.c). But none of netfilter's hooks can turn a
-    /// packet into a fragment before (`nft_nh_write_ok_ip6()`, net/netfilter/nft_payload.c, refuses
-    /// to change the next header).
+    /// the entry after its end. So the entry's MTU is so large that no packet exceeds it, not even
+    /// a packet that netfilter has lengthened. Packets that netfilter has reassembled are
+    /// fragmented whatever their entry's MTU is (`__ip6_finish_output()`, net/ipv6/ip6_output.c).
+    /// But none of netfilter's hooks can turn a packet into a fragment before
+    /// (`nft_nh_write_ok_ip6()`, net/netfilter/nft_payload.c, refuses to change the next header).
     ///
     /// Packets that IPsec protects or a lightweight tunnel encapsulates get no such entry, and may
     /// be fragmented.
@@ -350,7 +353,7 @@ impl Route {
     ) -> Result<*mut bindings::dst_entry> {
         let old = self.dst.as_ptr().cast::<bindings::rt6_info>();
         let flags = bindings::DST_NOCOUNT as c_int;
-        // SAFETY: RCU keeps the device valid, and that its namespace.
+        // SAFETY: RCU keeps the device valid, and the device keeps its namespace valid.
         let new = unsafe { bindings::ip6_dst_alloc(bindings::dev_net(netdev), netdev, flags) };
         let new = NonNull::new(new).ok_or(ENOMEM)?.as_ptr();
         // SAFETY: RCU keeps the device valid. `ip6_dst_destroy()` (net/ipv6/route.c) puts the
@@ -543,7 +546,8 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
         return Err(EINVAL);
     }
     let mut key = v6_key(flow, exit);
-    // As the source is given, a longer prefix by another device would win without the flag.
+    // Without the flag, a route with a longer prefix by another device would win. As the source is
+    // given, the kernel itself sets the flag for link-local and multicast destinations only.
     let flags = match exit {
         Exit::By(_) => bindings::RT6_LOOKUP_F_IFACE as c_int,
         Exit::Any { .. } => 0,

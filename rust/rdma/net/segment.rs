@@ -25,8 +25,8 @@ const TRANSPARENT: [&CStr; 8] = [
 
 /// Maximum number of network devices that a search visits.
 ///
-/// A device is visited once for each path that leads down to it. The number of paths is the product
-/// of the numbers of devices on all levels. A search takes some milliseconds at most.
+/// A device is visited once for each path that leads down to it. The number of paths can be the
+/// product of the numbers of devices on all levels. A search takes some milliseconds at most.
 const MAX_VISITED: u32 = 1 << 16;
 
 /// Maximum number of levels below a network device that a search visits.
@@ -49,8 +49,8 @@ struct Search<'a> {
 type Visit<'s, 'a> = &'s mut dyn FnMut(&mut Search<'a>, *mut bindings::net_device) -> bool;
 
 impl<'a> Search<'a> {
-    /// Calls `visit` for the network devices on `levels` levels below `netdev`, until it returns
-    /// `true`. Returns whether it did, before the search reached its limits.
+    /// Calls `visit` for the network devices on `levels` levels below `netdev`, until `visit`
+    /// returns `true`. Returns whether `visit` did so before the search reached its limits.
     ///
     /// # Safety
     ///
@@ -100,7 +100,7 @@ impl<'a> Search<'a> {
 /// The name of a segment is the index of the lowest network device on it. That device is `base`, or
 /// one whose frames differ from those of the devices below it.
 ///
-/// A transparent device may have several devices on top of `base` below it. The first one counts. A
+/// Below a transparent device, several devices may be on top of `base`. The first one counts. A
 /// device with too many devices or levels below it ([`MAX_VISITED`], [`LEVELS`]) is on a segment
 /// of its own.
 ///

@@ -8,9 +8,9 @@
 //!
 //! * The IPv4 layer uses the MTU of the network device instead of the path's MTU if the socket has
 //!   `IP_PMTUDISC_PROBE` (`ip_skb_dst_mtu()`, include/net/ip.h). ICMP messages change the MTU of a
-//!   path, and any host can forge one: Linux accepts a message that quotes an echo reply
+//!   path, and any host can forge such a message: Linux accepts one that quotes an echo reply
 //!   (`icmp_err()`, net/ipv4/icmp.c; `icmpv6_err()`, net/ipv6/icmp.c). A QP cannot shorten its
-//!   packets, so the message would end it. RoCE adapters ignore these messages. For IPv6 see
+//!   packets, so the message would end the QP. RoCE adapters ignore these messages. For IPv6 see
 //!   [`Route::attach`](super::route::Route).
 //! * Both layers loop packets to multicast groups back unless the socket forbids it
 //!   (`sk_mc_loop()`, net/core/sock.c). QPs of one host exchange packets without the IP layer.

@@ -8,15 +8,15 @@
 //!
 //! The limit of a queue depends on the free bytes: a queue may have as many bytes as it leaves
 //! free. So a few long queues do not take all memory, and packets are dropped early when many
-//! queues are long. The first [`FREE`] bytes of a queue are not counted. One packet at least fits
-//! into them, so a QP never stops because others have the memory.
+//! queues are long. The first [`FREE`] bytes of a queue are not counted. A packet of 4 KiB from
+//! this host fits into them, so the QP gets it even if others have taken the memory.
 //!
 //! Many queues of one payer would still take all memory. A payer is the user and the memory cgroup
-//! to which a QP is charged. So a user may have as many bytes as its queues leave free in the
-//! namespace. A queue may have as many of these bytes as the other queues of the user leave. So one
-//! user takes at most half of the bytes that others leave in a namespace. A memory cgroup may have
-//! a third of the bytes that its queues leave free, which is a quarter. So a container, whose root
-//! may become any user, does not take all bytes of a user.
+//! to which a QP is charged. So the bytes of a queue and all bytes of its user together may be as
+//! many as are free in the namespace. So one user takes at most half of the bytes that others leave
+//! in a namespace. Likewise, the bytes of a queue and three times the bytes of its memory cgroup
+//! together may be as many as are free. So one cgroup takes at most a quarter. So a container,
+//! whose root may become any user, does not take all bytes of a user.
 
 use kernel::{
     prelude::*,
@@ -132,8 +132,8 @@ pub type PayerBacklogs = [Option<Arc<PayerBacklog>>; 2];
 ///
 /// # Invariants
 ///
-/// The number of bytes by which `bytes` exceeds [`FREE`] is counted for the queue in the backlog
-/// and in each of its shares.
+/// The number of bytes by which `bytes` exceeds [`FREE`] is counted for the queue in `backlog` and
+/// in each of `shares`.
 pub(super) struct QueueUsage {
     backlog: Arc<Backlog>,
     shares: PayerBacklogs,
@@ -168,7 +168,8 @@ impl QueueUsage {
     /// Adds `size` bytes. Called before the packet is queued, in any context.
     #[inline]
     pub(super) fn add(&self, size: usize) {
-        // Each addition and subtraction gets the preceding sum, so the excesses of all CPUs add up.
+        // The atomic operations return the preceding sum. So the differences that all CPUs count
+        // add up to the counted part of the present sum.
         let before = self.bytes.fetch_add(size, Relaxed);
         let more = counted(before.wrapping_add(size)).wrapping_sub(counted(before));
         if more != 0 {

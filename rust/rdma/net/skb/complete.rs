@@ -51,7 +51,8 @@ impl Written {
     ///
     /// # Errors
     ///
-    /// Returns `EAGAIN` if the sender has reached its tx limit, and `ENOMEM` if there is no memory.
+    /// Returns `EAGAIN` if the sender has as many packets in flight as its tx limit allows
+    /// (`net/tx_limit.rs`), and `ENOMEM` if there is no memory.
     fn charge(self, tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
         // and which has no clone. It was built without a destructor and a socket.
@@ -79,8 +80,8 @@ impl Drop for Written {
 /// # Invariants
 ///
 /// The network header is set, and at `data`: the first 20 bytes (IPv4) or 40 bytes (IPv6). Its IP
-/// version is `network`, and an IPv4 header has no options. It and the 8 bytes behind it are
-/// linear.
+/// version is `network`, and an IPv4 header has no options. The network header and the 8 bytes
+/// behind it are linear.
 pub struct TxPacket {
     skb: Written,
     network: Network,
@@ -111,9 +112,10 @@ impl TxPacket {
     /// # Errors
     ///
     /// Returns `EINVAL` if the route is of another IP version; `EMSGSIZE` if the packet is longer
-    /// than the MTU of the network device; `EAGAIN` if the sender has reached its tx limit;
-    /// `ENETUNREACH` if the route is no longer valid; `ENOMEM` if there is no memory; otherwise the
-    /// error of the IP layer. The packet is freed then.
+    /// than the MTU of the network device; `EAGAIN` if the sender has reached its tx limit or the
+    /// network stack drops the packet; `ENETUNREACH` if the route is no longer valid; `ENOMEM` if
+    /// there is no memory; otherwise the error of [`Route::attach`] or of the IP layer. The packet
+    /// is freed then.
     pub fn send(self, route: &Route, tx_count: &Arc<TxCount>) -> Result {
         if self.network != route.network() {
             return Err(EINVAL);
@@ -123,8 +125,8 @@ impl TxPacket {
         let len = unsafe { (*skb).len as usize };
         let skb = self.skb.charge(tx_count)?;
         let readers = rcu::read_lock();
-        // SAFETY: This function owns the buffer, which has no entry yet, and sends or frees it
-        // while `readers` lives.
+        // SAFETY: This function owns the buffer, which has no `dst_entry` yet, and sends or frees
+        // it while `readers` lives.
         let attached = unsafe { route.attach(skb, len, &readers) };
         // SAFETY: This function owns the buffer, which is not used again.
         let net = attached.inspect_err(|_| unsafe { bindings::consume_skb(skb) })?;
@@ -202,8 +204,9 @@ impl TxFrame {
     /// # Errors
     ///
     /// Returns `EINVAL` if the link-layer header is missing or not linear; `EAGAIN` if the sender
-    /// has reached its tx limit; `ENOMEM` if there is no memory; otherwise the error of the
-    /// queueing discipline or the device. The frame is freed then.
+    /// has reached its tx limit or the queueing discipline drops the frame; `ENOMEM` if there is no
+    /// memory; otherwise the error of the queueing discipline or the device. The frame is freed
+    /// then.
     pub fn send(self, netdev: &Netdev, tx_count: &Arc<TxCount>) -> Result {
         let header = netdev.header_len();
         if self.linear().len() < header as usize {

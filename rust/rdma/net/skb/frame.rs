@@ -34,8 +34,8 @@ pub struct RxFrame(NonNull<bindings::sk_buff>);
 unsafe impl Send for RxFrame {}
 
 impl RxFrame {
-    /// Takes over a buffer with a frame that needs no segmentation, and completes it as it is on
-    /// the wire: computes its checksum, and inserts its VLAN tag.
+    /// Takes over a buffer with a frame that needs no segmentation, and gives the frame the form
+    /// that it has on the wire: computes its checksum, and inserts its VLAN tag.
     ///
     /// Returns `None` if there is no memory. The buffer is freed then.
     ///
@@ -148,7 +148,7 @@ impl Drop for RxFrame {
 /// # Invariants
 ///
 /// The buffer is valid for `'a`. It is shared, and only read. Its link-layer header is set, and
-/// begins `header` bytes before `data` at most.
+/// begins `header` bytes before `data`.
 pub struct TappedFrame<'a> {
     skb: NonNull<bindings::sk_buff>,
     /// Number of bytes from the start of the frame to `data`.

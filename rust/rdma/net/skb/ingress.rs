@@ -179,10 +179,11 @@ unsafe fn is_of_this_host_v6(
 ///
 /// The source address does not show that, since any process can send with an address that this host
 /// does not have (`IPV6_FREEBIND`). A VRF clears the mark of looped packets (`vrf_ip6_rcv()`,
-/// drivers/net/vrf.c). A packet to an address of this host has the index of the device that has the
-/// address (`ip6_rcv_core()`, net/ipv6/ip6_input.c). But this host sent such a packet through the
-/// VRF, whose hardware address is the source address in the link-layer header
-/// (`vrf_finish_output6()`, drivers/net/vrf.c).
+/// drivers/net/vrf.c). The index of a looped packet does not show it either: a packet to an address
+/// of this host has the index of the device that has the address (`ip6_rcv_core()`,
+/// net/ipv6/ip6_input.c). But this host sends such a packet through the VRF, so the source address
+/// in the link-layer header is the VRF's hardware address (`vrf_finish_output6()`,
+/// drivers/net/vrf.c).
 ///
 /// A packet to a multicast group that the IP layer loops back has no link-layer header
 /// (`dev_loopback_xmit()`, net/core/dev.c). Nor has a packet from a device without a link layer,

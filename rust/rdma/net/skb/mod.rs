@@ -119,7 +119,7 @@ unsafe fn for_each_run(
     };
     let (start, count) = cursor.take(total.checked_sub(paged)? as usize);
     if count > 0 {
-        // SAFETY: `len - data_len` bytes are valid from `data` on, and the run lies in them.
+        // SAFETY: `total - paged` bytes are valid from `linear` on, and the run lies in them.
         visit(unsafe { linear.add(start) }, count);
     }
     if cursor.left == 0 {

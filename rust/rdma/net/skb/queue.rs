@@ -103,8 +103,8 @@ impl List {
         })
     }
 
-    /// Returns whether there is room for the bytes of a buffer. Its `truesize`, and that of a copy,
-    /// is larger than that.
+    /// Returns whether there is room for the bytes of a buffer. The `truesize` of the buffer or of
+    /// a copy is larger than the number of these bytes.
     ///
     /// # Safety
     ///
@@ -253,7 +253,7 @@ unsafe fn copy_of(skb: NonNull<bindings::sk_buff>) -> Option<NonNull<bindings::s
 ///
 /// # Invariants
 ///
-/// Each buffer in `list` comes from [`RxSkb::into_raw`].
+/// Each buffer in `list` comes from [`RxSkb::into_raw`], or is a linear copy of a packet's buffer.
 #[pin_data]
 pub struct SkbQueue {
     #[pin]
@@ -275,12 +275,12 @@ impl SkbQueue {
     ///
     /// # Errors
     ///
-    /// Returns the packet if the queue is full, or if there is no memory for a copy of the packet
-    /// that is needed.
+    /// Returns the packet if the queue is full, or if the packet must be copied and there is no
+    /// memory.
     pub fn push(&self, skb: RxSkb) -> Result<(), RxSkb> {
         // SAFETY: `into_raw` gives up a valid buffer.
         let pushed = unsafe { self.list.push(skb.into_raw()) };
-        // SAFETY: `skb` comes from `into_raw`, and is not in the list.
+        // SAFETY: `skb` comes from `into_raw` or is a linear copy, and is not in the list.
         pushed.map_err(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
@@ -293,7 +293,7 @@ impl SkbQueue {
     /// Takes the oldest packet.
     #[inline]
     pub fn pop(&self) -> Option<RxSkb> {
-        // SAFETY: By the type invariant `skb` comes from `into_raw`. It has left the list.
+        // SAFETY: By the type invariant `skb` is a packet's buffer. It has left the list.
         self.list.pop().map(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 

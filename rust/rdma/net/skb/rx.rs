@@ -76,7 +76,8 @@ pub enum IpHeader<'a> {
     V6(&'a [u8; IPV6_LEN]),
 }
 
-/// Reason for which a packet is dropped. The kernel's drop monitor shows it.
+/// Reason for which a packet is dropped. The kernel's drop monitor shows the `SKB_DROP_REASON_*`
+/// that is nearest to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
     /// The packet has IP options, extension headers, bytes behind the datagram, or addresses that
@@ -91,8 +92,8 @@ pub enum Discard {
     /// This host sent the packet through its IP layer ([`RxSkb::is_from_this_host`]). QPs of one
     /// host need no IP layer between them.
     Looped,
-    /// The packets that wait for the QP, its user, its memory cgroup or its network namespace have
-    /// reached a limit.
+    /// The packets that wait for the QP, or for all QPs of its user, of its memory cgroup or of its
+    /// network namespace, have reached a limit.
     Overflow,
 }
 
@@ -236,9 +237,11 @@ impl RxSkb {
     ///
     /// # Safety
     ///
-    /// `skb` must come from [`Self::into_raw`]. The caller owns it, and gives it up.
+    /// `skb` must come from [`Self::into_raw`], or be a linear copy of a packet's buffer with its
+    /// headers and its control block. The caller owns it, and gives it up.
     pub(super) unsafe fn from_raw(skb: NonNull<bindings::sk_buff>) -> Self {
-        // INVARIANT: The invariants held when `into_raw` gave the buffer up.
+        // INVARIANT: The invariants held when `into_raw` gave the buffer up. They hold for a copy,
+        // too, which has no `frag_list`.
         Self(skb)
     }
 

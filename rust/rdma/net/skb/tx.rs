@@ -80,8 +80,9 @@ impl TxSkb {
 
     /// Appends a copy of the bytes of `span`.
     ///
-    /// The copy keeps the revocation of memory regions synchronous. A packet to a QP of this host
-    /// or of a container may wait there for as long as the QP's owner likes.
+    /// As the packet has a copy, the revocation of a memory region need not wait for the packet. A
+    /// packet to a QP of this host or of a container may wait in that QP's queue for as long as the
+    /// QP's owner likes.
     ///
     /// # Errors
     ///
