@@ -202,8 +202,8 @@ impl<P: Provider> SendRequest<'_, P> {
         // SAFETY: The consumer names a region of the QP's device, which is alive.
         let current = unsafe { Object::<P, _>::get(register.mr.cast_const()) };
         let mr = current.fast().ok_or(EINVAL)?;
-        // SAFETY: `Object::get` above required the same region to be alive. `iova` is read from
-        // ib_core's structure, since the consumer may have changed it after `ib_map_mr_sg()`.
+        // SAFETY: `Object::get` above required the same region to be alive. The consumer may have
+        // changed the address (`iova`) after `ib_map_mr_sg()` set it.
         let iova = unsafe { (*register.mr).iova };
         if (P::mr_keys(mr).rkey.0 ^ register.key) >> 8 != 0 {
             return Err(EINVAL);

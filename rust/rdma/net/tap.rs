@@ -25,7 +25,7 @@ pub trait FrameObserver: Send + Sync + 'static {
     /// # Context
     ///
     /// Softirq, or process context with bottom halves disabled. The RCU read lock is held, and the
-    /// sender may hold further locks. Must not sleep, and must not send.
+    /// code that sends the frame may hold further locks. Must not sleep, and must not send.
     fn observe_frame(&self, frame: &TappedFrame<'_>);
 }
 
@@ -93,7 +93,8 @@ impl<T: FrameObserver> Tap<T> {
 
 impl<T: FrameObserver> Drop for Tap<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` added the handler. No call of `passes` runs any more when this returns.
+        // SAFETY: `new` added the handler. No call of `observe_frame` runs any more when
+        // `dev_remove_pack()` returns.
         unsafe { bindings::dev_remove_pack(self.block.handler.get()) };
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tx CPU of a sender: the CPU that sends its packets, so that they stay in order.
+//! The tx CPU of a sender, such as a QP: the CPU that sends the sender's packets, so that they stay
+//! in order.
 //!
 //! Packets wait in queues of the CPU that sent them: its backlog, and the transmit queue that a
 //! network device uses for that CPU. Packets of one CPU stay in order. Packets of two CPUs may

@@ -81,15 +81,15 @@ impl Senders {
         }
     }
 
-    /// Takes slots out of the list that their place names.
+    /// Takes slots out of the list that their stage names.
     fn remove(&mut self, slots: &Slots) -> Option<ListArc<Slots>> {
         let list = match slots.stage() {
             Stage::Sender => &mut self.slots,
             Stage::Ended => &mut self.ended,
             Stage::Taken => return None,
         };
-        // SAFETY: The slots are in this list or in none: each code that moves them sets their
-        // place.
+        // SAFETY: The slots are in this list or in none: each function that moves slots to another
+        // list sets their stage.
         unsafe { list.remove(slots) }
     }
 
@@ -100,8 +100,8 @@ impl Senders {
     /// sender's `TxCount`.
     fn recover_ended(&mut self) -> Option<Arc<TxCount>> {
         let slots = self.ended.pop_front()?;
-        // All references but the last are dropped here. None of these is the last one to the
-        // `TxCount`, since the next one exists already.
+        // All references but the last are dropped here, each after the next one was taken. So none
+        // of them is the last one to the `TxCount`.
         let tx_count = slots.recover().last();
         self.ended.push_back(slots);
         tx_count
@@ -149,7 +149,7 @@ impl TxLimits {
     ///
     /// # Context
     ///
-    /// Process context; sleeps. Each sender must have ended, or must end without another call.
+    /// Process context; sleeps. Each sender must have ended, or must end while this function waits.
     pub fn drain(&self) {
         let mut taken = List::new();
         while let Some(slots) = self.take_back() {
@@ -169,8 +169,8 @@ impl TxLimits {
         wait_for_destructors();
     }
 
-    /// Takes the packets of one sender back. Returns `None` if those of all senders were taken
-    /// back.
+    /// Takes the packets of one sender back: replaces their destructors ([`Slots::take_back`]).
+    /// Returns `None` if the packets of all senders were taken back.
     fn take_back(&self) -> Option<ListArc<Slots>> {
         let mut senders = self.senders.lock();
         let slots = senders
@@ -283,15 +283,15 @@ pub struct TxCount {
     reception: Reception,
     waker: KBox<dyn Wake>,
     slots: Arc<Slots>,
-    /// The set that this is an element of.
+    /// The set that the sender's tx limit is an element of.
     all: Arc<TxLimits>,
 }
 
 impl TxCount {
     /// Returns whether another packet may be sent.
     ///
-    /// If not, the waker is called later. That does not happen for packets that are freed without a
-    /// call of their destructor (`in_flight.rs`). So the sender must ask again after
+    /// If not, the waker is called later. But a packet that is freed without a call of its
+    /// destructor (`in_flight.rs`) causes no call of the waker. So the sender must ask again after
     /// [`Self::retry_ms`]. Callable in any context, by one caller at a time.
     pub fn available(&self) -> bool {
         if self.has_room() || self.recover() || self.may_exceed() {
@@ -331,7 +331,7 @@ impl TxCount {
     }
 
     /// Returns the number of milliseconds after which a sender at its limit must call
-    /// [`Self::available`] again. The result may have changed without a call of the waker.
+    /// [`Self::available`] again. That may then return `true` although the waker was not called.
     pub fn retry_ms(&self) -> u32 {
         match self.excess {
             Beyond::Waits => RECOVERY_MS,
@@ -362,7 +362,7 @@ impl TxCount {
 
     /// Returns whether this host has handled all packets that it sent to itself.
     ///
-    /// May return `false` afterwards for some time. The caller must have bottom halves disabled,
+    /// May return `false` for some time after that. The caller must have bottom halves disabled,
     /// [`Self::none_in_flight`] must have returned `true`, and the sender must not send meanwhile.
     pub fn reception_is_over(&self) -> bool {
         self.reception.is_over()
@@ -467,7 +467,7 @@ unsafe extern "C" fn packet_destructor(skb: *mut bindings::sk_buff) {
     // SAFETY: The shared info is valid as long as its buffer.
     let slot = unsafe { (*shared).__bindgen_anon_2.destructor_arg }.cast::<Slot>();
     // SAFETY: The caller guarantees that the slot holds a reference to the `TxCount` (see
-    // `# Safety`), and that owns its slots.
+    // `# Safety`), which owns the slot.
     let slot = unsafe { &*slot };
     // SAFETY: The caller guarantees that the slot has a packet, and holds its reference to the
     // `TxCount` (see `# Safety`).

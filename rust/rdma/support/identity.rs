@@ -20,8 +20,8 @@ pub enum Identity {
     MemoryCgroup(u64),
     /// A user, by the UID in the initial user namespace.
     User(u32),
-    /// A user namespace with several users that root created in the initial user namespace, by its
-    /// inode number (`ns.inum`).
+    /// A user namespace that root created in the initial user namespace and that has several users,
+    /// by its inode number (`ns.inum`).
     UserNamespace(u32),
 }
 
@@ -56,9 +56,10 @@ impl Identity {
     /// is that every user may create user namespaces and have many UIDs there.
     ///
     /// Root creates user namespaces on behalf of other users. So each user namespace that root
-    /// created has an identity of its own, with one exception: a namespace with a single user has
-    /// the identity of that user. Programs that run as root for any user create such namespaces
-    /// (firejail), any number of them for each user.
+    /// created has an identity of its own, with two exceptions. A namespace with a single user has
+    /// the identity of that user: programs that run as root for any user create such namespaces
+    /// (firejail), any number of them for each user. While a namespace has no users, a process in
+    /// it has the identity of the process's own UID.
     pub fn current_user() -> Self {
         // SAFETY: `current_uid()` has no requirements. The process has credentials.
         let own = unsafe { bindings::current_uid() };
@@ -75,8 +76,8 @@ impl Identity {
             }
             // SAFETY: The credentials of the current task keep `namespace` valid.
             uid = unsafe { (*namespace).owner.val };
-            // SAFETY: The credentials of the current task keep `namespace` valid, and that holds a
-            // reference to `parent`, which is not null.
+            // SAFETY: The credentials of the current task keep `namespace` valid. `namespace` holds
+            // a reference to `parent`, which is not null.
             let outermost = unsafe { (*parent).parent.is_null() };
             if outermost && uid == 0 {
                 // SAFETY: The credentials of the current task keep `namespace` valid during the

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! References to this module, for work that may never end.
+//! References to this kernel module, for work that may never end.
 
 use kernel::prelude::*;
 
 use crate::bindings;
 
-/// A reference to this module, which keeps it from being removed.
+/// A reference to this kernel module, which keeps the module from being removed.
 ///
 /// While the reference exists, removal fails at once with `EWOULDBLOCK`. Without the reference,
 /// removal would wait for the work. That wait is not interruptible, so the administrator could not

@@ -2,7 +2,7 @@
 
 //! Limits on the number of objects of a kind.
 //!
-//! ib_core counts nothing.
+//! ib_core counts nothing against the limits that a device reports (`struct ib_device_attr`).
 
 use kernel::{
     prelude::*,

@@ -291,7 +291,7 @@ mod tests {
             }
             fsleep(Delta::from_millis(10));
         }
-        // The work item would use `sections` later.
+        // Lets the work item end, which still waits.
         set_state(sections, 0);
         Ok(false)
     }

@@ -2,9 +2,9 @@
 
 //! Locks of the data path, memory barriers, and waits for RCU readers and tasks.
 //!
-//! The data path runs in softirq, or in process context with bottom halves disabled. A lock that it
-//! takes must be held with bottom halves disabled everywhere. Otherwise a packet that arrives on
-//! the CPU of the lock's holder would spin for ever.
+//! The data path runs in softirq, or in process context with bottom halves disabled. A lock of the
+//! data path must be held with bottom halves disabled everywhere. Otherwise the softirq of a packet
+//! that arrives on the CPU of the lock's holder would spin for ever.
 
 use core::{
     marker::PhantomData,
@@ -261,8 +261,8 @@ pub fn cond_resched() {
 
 /// Checks that the calling task was not killed.
 ///
-/// A task that was killed is expected to end its system call or its job soon. A work item is never
-/// killed. Must be called in process context.
+/// A task that was killed is expected to end its system call or its job (`user_thread.rs`) soon. A
+/// work item is never killed. Must be called in process context.
 ///
 /// # Errors
 ///
@@ -277,9 +277,9 @@ pub fn check_not_killed() -> Result {
 
 /// Checks that the calling thread of a process has no pending signal.
 ///
-/// Such a thread takes signals between two jobs. A process that is stopped or frozen, or a system
-/// that goes to sleep, waits until its threads have taken the signal. Must be called in process
-/// context.
+/// A thread of `user_thread.rs` takes signals between two jobs. The stop or the freeze of the
+/// process, and the suspend of the system, wait until the thread has taken the signal. Must be
+/// called in process context.
 ///
 /// # Errors
 ///

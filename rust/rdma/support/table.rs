@@ -44,7 +44,8 @@ use retired::Batch;
 /// Maximum number of objects that an iteration visits in one read section.
 const AT_ONCE: usize = 64;
 
-/// Bits that are set in the xarray's internal entries. They are clear in every aligned pointer.
+/// Mask of the tag bits of an xarray's entry. An internal entry has a tag bit set. The tag bits are
+/// clear in every aligned pointer.
 const INTERNAL: usize = 0b11;
 
 /// A sparse array of `Arc<T>` whose readers take no lock.
@@ -53,8 +54,9 @@ const INTERNAL: usize = 0b11;
 ///
 /// `xa` is an initialised xarray. Each entry is reserved, and reads as null, or comes from
 /// `Arc::<T>::into_foreign`, and the table owns that reference. Entries are used within sections of
-/// `readers` only. The reference of an erased entry is given up only after `generation` was ended,
-/// and after the readers of that time have left their sections.
+/// `readers` only. The reference of an erased entry is given up only after `generation` was ended
+/// (which makes each [`LastLookup`] stale), and after the readers of that time have left their
+/// sections.
 #[pin_data(PinnedDrop)]
 pub struct Table<T: Send + Sync + 'static> {
     #[pin]
@@ -260,7 +262,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Runs `f` on each published object, in ascending order of the numbers, until `f` returns
     /// `false`.
     ///
-    /// One read section spans all objects, so the table must have few objects however it is used.
+    /// One read section spans all objects, so the table must never have more than a few objects.
     /// `f` must not sleep. Callable in any context but hard interrupts.
     pub fn for_each_while(&self, mut f: impl FnMut(u32, ArcBorrow<'_, T>) -> bool) {
         self.readers.within(|| {

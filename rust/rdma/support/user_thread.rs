@@ -7,8 +7,8 @@
 //! their CPU time, memory and block I/O are charged to the cgroups of the process. A thread has the
 //! credentials, the CPU affinity and the NUMA policy that its creator had at the time of creation.
 //! Later changes to other threads of the process do not affect it. A signal that stops, freezes or
-//! kills the process does the same to the thread. The thread holds no files of the process, so the
-//! files are closed although the thread exists.
+//! kills the process does the same to the thread. The thread holds no files of the process. So the
+//! files are closed when the process ends, although the thread still exists.
 //!
 //! The thread never returns to user space. Work that the kernel defers until then
 //! (`resume_user_mode_work()`) is not done, except task work. `blkcg_maybe_throttle_current()`
@@ -305,7 +305,7 @@ impl Shared {
 ///
 /// # Invariants
 ///
-/// `shared` is valid until all threads have ended. A thread has a slot in it from before its
+/// `shared` is valid until all threads have ended. A thread has a slot in `shared` from before its
 /// creation until [`Self::stop`] waits for its end. `shared` is freed after [`Self::stop`] has
 /// found no thread.
 pub(crate) struct UserThreads {
@@ -381,8 +381,8 @@ impl UserThreads {
     /// would wait for its own end, nor while [`Self::start`] runs.
     pub(crate) fn stop(&self) {
         self.shared.end();
-        // From now on only a thread creates another one, and that has its slot before its creator
-        // ends.
+        // From now on only a thread creates another one. The new thread has its slot before the
+        // creating thread ends.
         while let Some(thread) = self.shared.take_thread() {
             thread.stop();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queues that belong to this module, for work items whose code must not outlive it.
+//! Work queues that belong to this kernel module, so that the module's exit can wait for them.
 //!
 //! The kernel crate offers the kernel's shared work queues only. A module must wait for its work
 //! items before its code is unloaded. The items of a shared queue cannot be waited for as a whole.
@@ -51,8 +51,8 @@ impl OwnedQueue {
     /// Creates a work queue that runs its items in threads, up to `max_active` at a time, on any
     /// CPU near the one that queued them.
     ///
-    /// The administrator may change both in `/sys/devices/virtual/workqueue`, where `name` is
-    /// shown. Must be called in process context.
+    /// The administrator may change `max_active` and the set of CPUs in
+    /// `/sys/devices/virtual/workqueue`, where `name` is shown. Must be called in process context.
     ///
     /// # Errors
     ///

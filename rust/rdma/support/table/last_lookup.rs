@@ -95,7 +95,8 @@ impl<T> Default for LastLookup<T> {
 impl<T: Send + Sync + 'static> Table<T> {
     /// Does the same as [`Table::with`], but does not search for an object that `cache` caches.
     ///
-    /// Stores the object that it finds in `cache`. Callable in any context but hard interrupts.
+    /// Stores in `cache` the object that a search finds. Callable in any context but hard
+    /// interrupts.
     #[inline]
     pub fn with_cached<R>(
         &self,

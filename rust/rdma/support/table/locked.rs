@@ -2,9 +2,10 @@
 
 //! The lock of a table's writers.
 //!
-//! The last packet of the QPs of a network namespace may be freed in softirq, after all links are
-//! gone. It drops the last reference to the tables there, and `xa_destroy()` takes the lock of
-//! each. So bottom halves are disabled wherever such a lock is held.
+//! The last packet of the QPs of a network namespace may be freed in softirq, after all RDMA links
+//! of the namespace are gone. The free of the packet may drop the last reference to a table, and
+//! `xa_destroy()` takes the table's lock. So bottom halves are disabled wherever such a lock is
+//! held.
 
 use kernel::{bindings, prelude::*};
 
