@@ -111,7 +111,7 @@ impl DoorbellPage {
         smp_mb();
     }
 
-    /// Returns whether a summary bit is set. If none is, no doorbell waits.
+    /// Returns whether a summary bit is set, that is, whether doorbells may be waiting.
     pub fn is_rung(&self) -> bool {
         (0..SUMMARY_WORDS).any(|word| self.summary(word).load(Ordering::Relaxed) != 0)
     }
@@ -161,8 +161,8 @@ impl DoorbellPage {
             summary.fetch_or(rung & before, Ordering::SeqCst);
         }
         let mut leaves = rung & !before;
-        // Loaded after the exchange: a process gets a slot before it sets the slot's bit, so each
-        // slot in use whose bit was set before the exchange is below `end`.
+        // Loaded after the exchange: a process gets a slot before it sets the slot's bit. So each
+        // slot in use whose bit was set before the exchange is in a leaf below `end`.
         let end = self.leaves.load(Ordering::Relaxed);
         while leaves != 0 {
             let leaf = (word as u32)

@@ -4,15 +4,15 @@
 //!
 //! A process's mapping (`struct vm_area_struct`) holds a count of each of its pages, which are
 //! inserted one by one (`vm_insert_page()`). So the mapping may outlive the object that the memory
-//! belonged to. The mapping needs no callback, so it does not pin the module. When the object ends,
-//! only the *offset* under which new mappings are made ends with it.
+//! belonged to. The mapping needs no callback of the driver, so it does not pin the module. When
+//! the object ends, only the *offset* under which new mappings are made ends with it.
 //!
 //! An offset is an entry (`struct rdma_user_mmap_entry`) in ib_core's table of the context
 //! (`ib_ucontext.mmap_xa`). The entry must be removed before the context is freed. Objects may live
 //! longer than the context: for example, a late packet holds a reference to a QP. So each context
 //! has a [`Mappings`], which knows all its entries and removes the remaining ones when the context
 //! ends. The drop of a [`Mapping`] (the driver's handle of an entry) after that takes no lock. So a
-//! QP may have a `Mapping` although its last reference may be dropped in softirq.
+//! QP may have a `Mapping` although the QP's last reference may be dropped in softirq.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 

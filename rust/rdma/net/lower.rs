@@ -28,7 +28,7 @@ impl<'a> Lower<'a> {
     ///
     /// # Safety
     ///
-    /// `upper` must be valid as long as `readers`.
+    /// `upper` must be valid as long as `_readers`.
     pub(crate) unsafe fn of(upper: *mut bindings::net_device, _readers: &'a rcu::Guard) -> Self {
         Self {
             upper,
@@ -43,10 +43,10 @@ impl Iterator for Lower<'_> {
     type Item = *mut bindings::net_device;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: The RCU read lock is held, since `readers` lives. `upper` is valid by the safety
-        // requirement of `of`. `at` is the list of `upper` or an entry of it. RCU keeps an entry,
-        // and what comes after it, when it leaves the list (`__netdev_adjacent_dev_remove()`,
-        // net/core/dev.c).
+        // SAFETY: The RCU read lock is held, since the guard that `of` borrowed lives. `upper` is
+        // valid by the safety requirement of `of`. `at` is the list of `upper` or an entry of it.
+        // RCU keeps an entry that leaves the list, and the entries after it
+        // (`__netdev_adjacent_dev_remove()`, net/core/dev.c).
         let lower = unsafe { bindings::netdev_next_lower_dev_rcu(self.upper, &mut self.at) };
         (!lower.is_null()).then_some(lower)
     }

@@ -547,7 +547,7 @@ unsafe fn find_v6(net: *mut bindings::net, flow: &Flow, exit: Exit) -> Result<Ro
     }
     let mut key = v6_key(flow, exit);
     // Without the flag, a route with a longer prefix by another device would win. As the source is
-    // given, the kernel itself sets the flag for link-local and multicast destinations only.
+    // given, the kernel sets the flag itself only for destinations such as link-local ones.
     let flags = match exit {
         Exit::By(_) => bindings::RT6_LOOKUP_F_IFACE as c_int,
         Exit::Any { .. } => 0,

@@ -58,8 +58,8 @@ impl Identity {
     /// Root creates user namespaces on behalf of other users. So each user namespace that root
     /// created has an identity of its own, with two exceptions. A namespace with a single user has
     /// the identity of that user: programs that run as root for any user create such namespaces
-    /// (firejail), any number of them for each user. While a namespace has no users, a process in
-    /// it has the identity of the process's own UID.
+    /// (firejail), any number of them for each user. While no users are mapped in a namespace, a
+    /// process in it has the identity of the process's own UID.
     pub fn current_user() -> Self {
         // SAFETY: `current_uid()` has no requirements. The process has credentials.
         let own = unsafe { bindings::current_uid() };

@@ -7,8 +7,9 @@
 //! [publishes](Reservation::publish) it. To remove an object, the writer unpublishes it first.
 //! [`Table::remove`] returns when no reader can still use the object through the table.
 //!
-//! Readers may be in any context but hard interrupts. They take no lock and no reference. Writers
-//! are in process context. The last owner of a table may drop it in softirq.
+//! Readers may be in any context but hard interrupts. They take no lock and no reference. They use
+//! an object only in a read section (`read_section.rs`). Writers are in process context. The last
+//! owner of a table may drop it in softirq.
 
 mod last_lookup;
 mod locked;

@@ -13,10 +13,10 @@
 //!
 //! Many queues of one payer would still take all memory. A payer is the user and the memory cgroup
 //! to which a QP is charged. So the bytes of a queue and all bytes of its user together may be as
-//! many as are free in the namespace. So one user takes at most half of the bytes that others leave
-//! in a namespace. Likewise, the bytes of a queue and three times the bytes of its memory cgroup
-//! together may be as many as are free. So one cgroup takes at most a quarter. So a container,
-//! whose root may become any user, does not take all bytes of a user.
+//! many as are free in the namespace. One user then takes at most half of the bytes that others
+//! leave in a namespace. Likewise, the bytes of a queue and three times the bytes of its memory
+//! cgroup together may be as many as are free. One cgroup then takes at most a quarter. So a
+//! container, whose root may become any user, does not take all bytes of a user.
 
 use kernel::{
     prelude::*,

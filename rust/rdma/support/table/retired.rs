@@ -3,8 +3,8 @@
 //! Objects that have left a table and are freed later, many at a time.
 //!
 //! A wait for readers reads the state of each CPU, and lasts until each CPU that is in a read
-//! section has left it. A process that ends may leave half a million memory windows behind. One
-//! wait for each of them would add up to many seconds.
+//! section (`read_section.rs`) has left it. A process that ends may leave half a million memory
+//! windows behind. One wait for each of them would add up to many seconds.
 
 use core::{marker::PhantomData, mem, ptr};
 
