@@ -19,7 +19,7 @@ use kernel::{prelude::*, sync::Arc};
 
 use crate::{
     abi::{
-        mmap::{Mapping, Mappings, SharedMemory},
+        mmap::{MmapEntries, MmapEntry, SharedMemory},
         uabi::doorbell::{DIRTY, SIZE, STATE, SUMMARY, SUMMARY_WORDS},
     },
     bindings,
@@ -40,7 +40,7 @@ const BITS: u32 = u64::BITS;
 /// `memory` holds at least [`SIZE`] bytes.
 pub struct DoorbellPage {
     memory: Arc<SharedMemory>,
-    mapping: Option<Mapping>,
+    mmap_entry: Option<MmapEntry>,
     /// No leaf from this index on has, or ever had, a slot in use.
     leaves: AtomicU32,
 }
@@ -66,9 +66,9 @@ impl DoorbellPage {
     /// # Errors
     ///
     /// `ENOMEM`; `EIO` if the context is going away.
-    pub fn new(owner: &Arc<Mappings>) -> Result<Self> {
+    pub fn new(owner: &Arc<MmapEntries>) -> Result<Self> {
         let mut page = Self::unmapped()?;
-        page.mapping = Some(Mapping::new(owner, page.memory.clone())?);
+        page.mmap_entry = Some(MmapEntry::new(owner, page.memory.clone())?);
         Ok(page)
     }
 
@@ -78,7 +78,7 @@ impl DoorbellPage {
         // INVARIANT: `SharedMemory::new` allocated at least `SIZE` bytes.
         let page = Self {
             memory,
-            mapping: None,
+            mmap_entry: None,
             leaves: AtomicU32::new(0),
         };
         page.set_need_wakeup(true);
@@ -88,7 +88,7 @@ impl DoorbellPage {
     /// Returns the offset and the size by which the process maps the page.
     pub fn mmap_reply(&self) -> PageReply {
         PageReply {
-            offset: self.mapping.as_ref().map_or(0, Mapping::offset),
+            offset: self.mmap_entry.as_ref().map_or(0, MmapEntry::offset),
             size: SIZE as u32,
         }
     }

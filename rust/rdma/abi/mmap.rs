@@ -10,9 +10,9 @@
 //! An offset is an entry (`struct rdma_user_mmap_entry`) in ib_core's table of the context
 //! (`ib_ucontext.mmap_xa`). The entry must be removed before the context is freed. Objects may live
 //! longer than the context: for example, a late packet holds a reference to a QP. So each context
-//! has a [`Mappings`], which knows all its entries and removes the remaining ones when the context
-//! ends. The drop of a [`Mapping`] (the driver's handle of an entry) after that takes no lock. So a
-//! QP may have a `Mapping` although the QP's last reference may be dropped in softirq.
+//! has an [`MmapEntries`], which knows all its entries and removes the remaining ones when the
+//! context ends. The drop of an [`MmapEntry`] (the driver's handle of an entry) after that takes no
+//! lock. So a QP may have an `MmapEntry` although the QP's last reference may be dropped in softirq.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 
@@ -150,10 +150,10 @@ unsafe impl Send for Entries {}
 ///
 /// # Invariants
 ///
-/// `ucontext` is valid until [`Mappings::close`] has run. Each pointer in `entries` is to an entry
-/// that is in the context's table.
+/// `ucontext` is valid until [`MmapEntries::close`] has run. Each pointer in `entries` is to an
+/// entry that is in the context's table.
 #[pin_data]
-pub struct Mappings {
+pub struct MmapEntries {
     ucontext: NonNull<bindings::ib_ucontext>,
     /// Set once the context ends: the table has no entries from then on. Set with the lock of
     /// `entries` held.
@@ -163,17 +163,17 @@ pub struct Mappings {
 }
 
 // SAFETY: `ucontext` is only passed to ib_core, which locks its tables; the rest is a mutex.
-unsafe impl Send for Mappings {}
+unsafe impl Send for MmapEntries {}
 // SAFETY: `ucontext` is only passed to ib_core, which locks its tables; the rest is a mutex.
-unsafe impl Sync for Mappings {}
+unsafe impl Sync for MmapEntries {}
 
-impl Mappings {
+impl MmapEntries {
     /// Creates the table of `ucontext`, without entries. Process context; may sleep.
     ///
     /// # Safety
     ///
-    /// `ucontext` must stay valid until [`Mappings::close`] has run on the result, or the result is
-    /// dropped.
+    /// `ucontext` must stay valid until [`MmapEntries::close`] has run on the result, or the result
+    /// is dropped.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Mappings {
         self: &Arc<Self>,
         memory: Arc<SharedMemory>,
         pages: RangeInclusive<u32>,
-    ) -> Result<Mapping> {
+    ) -> Result<MmapEntry> {
         // While an entry is being inserted, `rdma_user_mmap_entry_get_pgoff()` (ib_core_uverbs.c)
         // takes it for the entry of page 0, and the insertion may still fail. So page 0 is never
         // used.
@@ -251,7 +251,7 @@ impl Mappings {
         entries.live.insert(node.into_node(serial, entry));
         // SAFETY: `start_pgoff` was set above and does not change again.
         let page_offset = unsafe { (*entry.as_ptr()).base.start_pgoff };
-        Ok(Mapping {
+        Ok(MmapEntry {
             owner: self.clone(),
             serial,
             offset: (page_offset as u64).wrapping_mul(PAGE_SIZE as u64),
@@ -286,16 +286,16 @@ unsafe fn remove_entry(entry: NonNull<Entry>) {
     unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) };
 }
 
-/// Offset under which a process may map some memory, until the `Mapping` is dropped.
+/// Offset under which a process may map some memory, until the `MmapEntry` is dropped.
 ///
-/// The drop may sleep, so it must be in process context, unless [`Mappings::close`] has run.
-pub(crate) struct Mapping {
-    owner: Arc<Mappings>,
+/// The drop may sleep, so it must be in process context, unless [`MmapEntries::close`] has run.
+pub(crate) struct MmapEntry {
+    owner: Arc<MmapEntries>,
     serial: u64,
     offset: u64,
 }
 
-impl Mapping {
+impl MmapEntry {
     /// Lets the process of `owner` map `memory`, at an offset that ib_core chooses below
     /// `RRXE_DM_OFFSET`.
     ///
@@ -306,7 +306,7 @@ impl Mapping {
     /// # Errors
     ///
     /// `ENOMEM`; `EIO` if the context is going away.
-    pub(crate) fn new(owner: &Arc<Mappings>, memory: Arc<SharedMemory>) -> Result<Self> {
+    pub(crate) fn new(owner: &Arc<MmapEntries>, memory: Arc<SharedMemory>) -> Result<Self> {
         owner.insert(memory, 1..=page(bindings::RRXE_DM_OFFSET - 1)?)
     }
 
@@ -322,7 +322,7 @@ impl Mapping {
     /// `EINVAL` if the offset is in page 0; `ENOMEM` if memory is short, or if the offset is beyond
     /// the range of ib_core's table; `EIO` if the context is going away.
     pub(crate) fn at(
-        owner: &Arc<Mappings>,
+        owner: &Arc<MmapEntries>,
         memory: Arc<SharedMemory>,
         offset: u64,
     ) -> Result<Self> {
@@ -342,14 +342,14 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MmapEntry {
     fn drop(&mut self) {
         if !self.may_be_in_table() {
             return;
         }
         let mut entries = self.owner.entries.lock();
         if let Some(entry) = entries.live.remove(&self.serial) {
-            // SAFETY: `entries` had the entry, so by the invariant of `Mappings` it is in the
+            // SAFETY: `entries` had the entry, so by the invariant of `MmapEntries` it is in the
             // table. `close` removes every entry, with the lock held, before the context ends, so
             // the context is valid.
             unsafe { remove_entry(entry) };
@@ -403,20 +403,20 @@ mod tests {
     #[test]
     fn a_mapping_of_a_closed_context_takes_no_lock() -> Result {
         // SAFETY: No entry is inserted, so the pointer is never used.
-        let mappings = unsafe { Mappings::new(NonNull::dangling()) }?;
-        let mapping = Mapping {
-            owner: mappings.clone(),
+        let mmap_entries = unsafe { MmapEntries::new(NonNull::dangling()) }?;
+        let mmap_entry = MmapEntry {
+            owner: mmap_entries.clone(),
             serial: 0,
             offset: 0,
         };
-        assert!(mapping.may_be_in_table());
-        mappings.close();
-        assert!(!mapping.may_be_in_table());
+        assert!(mmap_entry.may_be_in_table());
+        mmap_entries.close();
+        assert!(!mmap_entry.may_be_in_table());
         // The lock disables bottom halves, as in softirq. lockdep reports a mutex that is taken
         // inside.
         let lock = KBox::pin_init(new_bh_spinlock!((), "rrxe_mmap_test"), GFP_KERNEL)?;
         let guard = lock.lock();
-        drop(mapping);
+        drop(mmap_entry);
         drop(guard);
         Ok(())
     }

@@ -21,7 +21,7 @@ use kernel::{prelude::*, sync::Arc};
 
 use crate::{
     abi::{
-        mmap::{Mapping, Mappings, SharedMemory},
+        mmap::{MmapEntries, MmapEntry, SharedMemory},
         replies::RingReply,
         uabi::{
             cq_arm, cq_news,
@@ -54,7 +54,7 @@ const ELEMENTS_PER_YIELD: u32 = 1 << 10;
 /// `memory` holds at least `ELEMENTS + ((mask + 1) << shift)` bytes. `mask + 1` is a power of two.
 pub struct Ring {
     memory: Arc<SharedMemory>,
-    mapping: Option<Mapping>,
+    mmap_entry: Option<MmapEntry>,
     mask: u32,
     shift: u32,
 }
@@ -70,9 +70,9 @@ impl Ring {
     /// # Errors
     ///
     /// `EINVAL` if a size is zero or too big; `ENOMEM`; `EIO` if the context is going away.
-    pub fn new(owner: &Arc<Mappings>, element_size: usize, capacity: u32) -> Result<Self> {
+    pub fn new(owner: &Arc<MmapEntries>, element_size: usize, capacity: u32) -> Result<Self> {
         let mut ring = Self::unmapped(element_size, capacity)?;
-        ring.mapping = Some(Mapping::new(owner, ring.memory.clone())?);
+        ring.mmap_entry = Some(MmapEntry::new(owner, ring.memory.clone())?);
         Ok(ring)
     }
 
@@ -100,7 +100,7 @@ impl Ring {
         // INVARIANT: `bytes` is the number of bytes that the invariant demands.
         let ring = Self {
             memory,
-            mapping: None,
+            mmap_entry: None,
             mask: slots.wrapping_sub(1),
             shift: element.trailing_zeros(),
         };
@@ -116,7 +116,7 @@ impl Ring {
         // INVARIANT: The memory and the geometry are those of `self`.
         Self {
             memory: self.memory.clone(),
-            mapping: None,
+            mmap_entry: None,
             mask: self.mask,
             shift: self.shift,
         }
@@ -141,7 +141,7 @@ impl Ring {
     pub fn mmap_reply(&self) -> RingReply {
         let elements = (self.slots() as usize).wrapping_shl(self.shift);
         RingReply {
-            offset: self.mapping.as_ref().map_or(0, Mapping::offset),
+            offset: self.mmap_entry.as_ref().map_or(0, MmapEntry::offset),
             size: ELEMENTS.wrapping_add(elements) as u32,
         }
     }

@@ -13,7 +13,7 @@ use kernel::{
 };
 
 use crate::{
-    abi::mmap::{self, Mapping, Mappings, SharedMemory},
+    abi::mmap::{self, MmapEntries, MmapEntry, SharedMemory},
     bindings,
     device::of as device_of,
     provider::Provider,
@@ -23,7 +23,7 @@ use crate::{
 
 /// Request of a process for device memory (`struct ib_dm_alloc_attr`).
 pub struct DmInit<'a> {
-    mappings: &'a Arc<Mappings>,
+    mmap_entries: &'a Arc<MmapEntries>,
     /// Handle of the device memory in the process's context. It determines the mmap offset.
     handle: u32,
     length: u64,
@@ -50,7 +50,7 @@ impl DmInit<'_> {
 pub struct DeviceMemory {
     memory: Arc<SharedMemory>,
     length: u64,
-    _mapping: Mapping,
+    _mmap_entry: MmapEntry,
 }
 
 impl DeviceMemory {
@@ -70,7 +70,7 @@ impl DeviceMemory {
         let memory = Arc::new(SharedMemory::new(init.length as usize)?, GFP_KERNEL_ACCOUNT)?;
         let place = mmap::dm_offset(init.handle).ok_or(ENOMEM)?;
         Ok(Self {
-            _mapping: Mapping::at(init.mappings, memory.clone(), place)?,
+            _mmap_entry: MmapEntry::at(init.mmap_entries, memory.clone(), place)?,
             memory,
             length: init.length,
         })
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         // SAFETY: `UVERBS_ATTR_ALLOC_DM_HANDLE` is mandatory: the method is not called without it.
         let handle = unsafe { bindings::uverbs_attr_handle(attributes, id as u16) };
         let init = DmInit {
-            mappings: &context.mappings,
+            mmap_entries: &context.mmap_entries,
             handle,
             length: attr.length,
         };

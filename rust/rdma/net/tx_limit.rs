@@ -228,20 +228,20 @@ pub struct TxLimit(Arc<TxCount>);
 impl TxLimit {
     /// Creates a tx limit of `limit` packets, and adds it to `all`.
     ///
-    /// `excess` is the behaviour of the sender at the limit. `waker` is called when packets have
+    /// `beyond` is the behaviour of the sender at the limit. `waker` is called when packets have
     /// left, after [`TxCount::available`] has returned `false`. Must be called in process context;
     /// may sleep.
     ///
     /// # Errors
     ///
     /// Returns `ENOMEM` if there is no memory.
-    pub fn new(limit: u32, excess: Beyond, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
+    pub fn new(limit: u32, beyond: Beyond, waker: impl Wake, all: &Arc<TxLimits>) -> Result<Self> {
         let slots = Slots::new(limit)?;
         let waker = KBox::new(waker, GFP_KERNEL_ACCOUNT)?;
         let tx_count = TxCount {
             in_flight: Atomic::new(0),
             limit,
-            excess,
+            beyond,
             waiting: Atomic::new(false),
             reception: Reception::new(),
             waker,
@@ -276,7 +276,7 @@ pub struct TxCount {
     in_flight: Atomic<u32>,
     /// Maximum number of packets in flight.
     limit: u32,
-    excess: Beyond,
+    beyond: Beyond,
     /// Whether the sender waits for a call of the waker.
     waiting: Atomic<bool>,
     /// Reception of the packets that this host sends to itself.
@@ -323,7 +323,7 @@ impl TxCount {
 
     /// Returns whether the sender may go beyond its limit ([`Beyond::SendsAfter`]).
     fn may_exceed(&self) -> bool {
-        let Beyond::SendsAfter(retry_ms) = self.excess else {
+        let Beyond::SendsAfter(retry_ms) = self.beyond else {
             return false;
         };
         let age = msecs_to_jiffies(retry_ms) as u32;
@@ -333,7 +333,7 @@ impl TxCount {
     /// Returns the number of milliseconds after which a sender at its limit must call
     /// [`Self::available`] again. That may then return `true` although the waker was not called.
     pub fn retry_ms(&self) -> u32 {
-        match self.excess {
+        match self.beyond {
             Beyond::Waits => RECOVERY_MS,
             Beyond::SendsAfter(milliseconds) => milliseconds,
         }
@@ -388,7 +388,7 @@ impl TxCount {
         skb: *mut bindings::sk_buff,
     ) -> Result<*mut bindings::sk_buff> {
         let Some(slot) = self.slots.free() else {
-            return match self.excess {
+            return match self.beyond {
                 Beyond::SendsAfter(_) => Ok(skb),
                 Beyond::Waits => Err(EAGAIN),
             };

@@ -2,7 +2,7 @@
 
 //! User contexts (`struct ib_ucontext`): one for each open of a device by a process.
 //!
-//! A context contains [`Mappings`], the memory that the process may map, and the driver's own
+//! A context contains [`MmapEntries`], the memory that the process may map, and the driver's own
 //! context. A provider library may negotiate features when it creates a context (`abi::features`).
 
 use core::ptr::NonNull;
@@ -12,7 +12,7 @@ use crate::{
     abi::{
         doorbell::PageReply,
         features::{self, Arming, RequestedFeatures},
-        mmap::Mappings,
+        mmap::MmapEntries,
     },
     bindings,
     device::of as device_of,
@@ -23,7 +23,7 @@ use crate::{
 /// Arguments of a context's creation.
 pub struct ContextInit<'a> {
     /// Memory that the process may map.
-    pub mappings: &'a Arc<Mappings>,
+    pub mmap_entries: &'a Arc<MmapEntries>,
     /// Features that the process's library requests.
     pub requested: RequestedFeatures,
 }
@@ -41,7 +41,7 @@ pub struct ContextCreated<C> {
 /// Driver's object behind a `struct ib_ucontext`.
 pub(crate) struct UserContext<C> {
     /// Memory that the process may map.
-    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) mmap_entries: Arc<MmapEntries>,
     /// The driver's context.
     pub(crate) driver: Arc<C>,
     /// Whether the process's library can map device memory.
@@ -84,19 +84,19 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         let valid = NonNull::new(context).ok_or(EINVAL)?;
         // SAFETY: `context` is valid until this creation has failed or `dealloc` has returned. Both
         // close the mappings before.
-        let mappings = unsafe { Mappings::new(valid) }?;
+        let mmap_entries = unsafe { MmapEntries::new(valid) }?;
         let device_memory = requested.is_some_and(|requested| requested.device_memory);
         let init = ContextInit {
-            mappings: &mappings,
+            mmap_entries: &mmap_entries,
             requested: requested.unwrap_or_default(),
         };
         // SAFETY: ib_core sets the device before it calls.
         let device = unsafe { device_of::<P>((*context).device) };
         let driver = make::<P>(device, init, requested.as_ref(), &udata)
-            .inspect_err(|_| mappings.close())?;
+            .inspect_err(|_| mmap_entries.close())?;
         let made = Arc::new(
             UserContext {
-                mappings: mappings.clone(),
+                mmap_entries: mmap_entries.clone(),
                 driver: driver.clone(),
                 device_memory,
             },
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         )
         .inspect_err(|_| {
             P::close_context(&driver);
-            mappings.close();
+            mmap_entries.close();
         })?;
         // SAFETY: This is the creation operation, and the object has the size that the table of
         // operations (`ops::table`) states.
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn dealloc<P: Provider>(context: *mut bindings::ib_
     // SAFETY: This is the destruction operation, which can't fail.
     let context = unsafe { ContextObject::<P>::take(context) };
     P::close_context(&context.driver);
-    context.mappings.close();
+    context.mmap_entries.close();
 }
 
 /// Implements `disassociate_ucontext` of `struct ib_device_ops`. Without this operation ib_core

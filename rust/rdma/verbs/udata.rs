@@ -12,7 +12,7 @@ use kernel::{
 };
 
 use crate::{
-    abi::{mmap::Mappings, replies::RingReply},
+    abi::{mmap::MmapEntries, replies::RingReply},
     bindings,
     provider::Provider,
     verbs::ucontext::{self, UserContext},
@@ -163,8 +163,8 @@ pub struct UserCall<'a, P: Provider> {
 
 impl<P: Provider> UserCall<'_, P> {
     /// Returns the memory that the process may map.
-    pub fn mappings(&self) -> &Arc<Mappings> {
-        &self.context.mappings
+    pub fn mmap_entries(&self) -> &Arc<MmapEntries> {
+        &self.context.mmap_entries
     }
 
     /// Returns the driver's context of the process.
@@ -230,8 +230,8 @@ impl<'a, P: Provider> RingChange<'a, P> {
     }
 
     /// Returns the memory that the process may map.
-    pub fn mappings(&self) -> &Arc<Mappings> {
-        self.call.mappings()
+    pub fn mmap_entries(&self) -> &Arc<MmapEntries> {
+        self.call.mmap_entries()
     }
 
     /// Returns the driver's context of the process.

@@ -58,7 +58,7 @@ use kernel::{
 use rdma::{
     abi::{
         doorbell::{DoorbellPage, PageReply, SLOTS},
-        mmap::Mappings,
+        mmap::MmapEntries,
         ring::Ring,
     },
     new_bh_spinlock,
@@ -195,7 +195,7 @@ impl WorkItem for Doorbells {
 }
 
 impl Doorbells {
-    /// Creates a doorbell page that the process of `mappings` may map, and that is charged to
+    /// Creates a doorbell page that the process of `mmap_entries` may map, and that is charged to
     /// `payer`.
     ///
     /// Process context; may sleep.
@@ -205,11 +205,11 @@ impl Doorbells {
     /// `ENOMEM`; `EIO` if the context is going away.
     pub(crate) fn new(
         device: &Device,
-        mappings: &Arc<Mappings>,
+        mmap_entries: &Arc<MmapEntries>,
         payer: &Arc<Payer>,
     ) -> Result<Arc<Self>> {
         let readers = &device.link.context().readers;
-        let page = DoorbellPage::new(mappings)?;
+        let page = DoorbellPage::new(mmap_entries)?;
         let deferred_permit = ThreadPermit::new(Threads::Deferred, Some(payer.clone()))?;
         Arc::pin_init(
             pin_init!(Self {

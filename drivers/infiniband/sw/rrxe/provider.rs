@@ -326,7 +326,7 @@ impl Provider for Rrxe {
         xrc: Option<XrcInit<Self>>,
         call: &UserCall<'_, Self>,
     ) -> Result<SrqCreated<Srq>> {
-        Srq::create(pd, init, xrc, Some(call.mappings()))
+        Srq::create(pd, init, xrc, Some(call.mmap_entries()))
     }
 
     fn create_kernel_srq(pd: &Arc<Pd>, init: SrqInit) -> Result<SrqCreated<Srq>> {

@@ -8,8 +8,8 @@
 //!
 //! The limit of a queue depends on the free bytes: a queue may have as many bytes as it leaves
 //! free. So a few long queues do not take all memory, and packets are dropped early when many
-//! queues are long. The first [`FREE`] bytes of a queue are not counted. A packet of 4 KiB from
-//! this host fits into them, so the QP gets it even if others have taken the memory.
+//! queues are long. The first [`UNCOUNTED`] bytes of a queue are not counted. A packet of 4 KiB
+//! from this host fits into them, so the QP gets it even if others have taken the memory.
 //!
 //! Many queues of one payer would still take all memory. A payer is the user and the memory cgroup
 //! to which a QP is charged. So the bytes of a queue and all bytes of its user together may be as
@@ -41,7 +41,7 @@ const PART_OF_ALL: usize = 4;
 /// not handle their packets would take the bytes that are free for others, with one packet each.
 /// Parked QPs, which wait for a page fault, are an example. A QP is charged to its process for
 /// nearly as much: its send ring has a page at least, and its structures have nearly 4 KiB.
-const FREE: usize = 9 << 10;
+const UNCOUNTED: usize = 9 << 10;
 
 /// Number of counted bytes in all namespaces.
 static ALL: Atomic<usize> = Atomic::new(0);
@@ -132,8 +132,8 @@ pub type PayerBacklogs = [Option<Arc<PayerBacklog>>; 2];
 ///
 /// # Invariants
 ///
-/// The number of bytes by which `bytes` exceeds [`FREE`] is counted for the queue in `backlog` and
-/// in each of `shares`.
+/// The number of bytes by which `bytes` exceeds [`UNCOUNTED`] is counted for the queue in `backlog`
+/// and in each of `shares`.
 pub(super) struct QueueUsage {
     backlog: Arc<Backlog>,
     shares: PayerBacklogs,
@@ -158,7 +158,7 @@ impl QueueUsage {
     #[inline]
     pub(super) fn has_room(&self, size: usize) -> bool {
         let bytes = self.bytes.load(Relaxed).saturating_add(size);
-        if bytes <= FREE {
+        if bytes <= UNCOUNTED {
             return true;
         }
         let free = self.backlog.free();
@@ -210,7 +210,7 @@ impl Drop for QueueUsage {
 
 /// Returns the counted part of the bytes of a queue.
 fn counted(bytes: usize) -> usize {
-    bytes.saturating_sub(FREE)
+    bytes.saturating_sub(UNCOUNTED)
 }
 
 #[kunit_tests(rrxe_backlog)]
@@ -265,7 +265,7 @@ mod tests {
         let counts: [usize; 16] = core::array::from_fn(|index| fill(&queues[index]));
         assert!(counts[0] > 512 && counts[0] < 530);
         assert!(counts[1] > 256 && counts[1] < 280);
-        assert_eq!(counts[15], FREE / PACKET);
+        assert_eq!(counts[15], UNCOUNTED / PACKET);
         assert!(backlog.used.load(Relaxed) < 1 << 20);
         // The packets leave the queues and return when no more bytes are free.
         for _ in 0..3 {
@@ -286,19 +286,19 @@ mod tests {
         let backlog = Backlog::of(0, 0)?;
         let user = PayerBacklog::of_user()?;
         let queue = QueueUsage::new(backlog.clone(), [None, Some(user.clone())]);
-        assert!(!queue.has_room(FREE + 1));
+        assert!(!queue.has_room(UNCOUNTED + 1));
         for _ in 0..2 {
-            assert!(queue.has_room(FREE));
-            queue.add(FREE);
+            assert!(queue.has_room(UNCOUNTED));
+            queue.add(UNCOUNTED);
             assert!(!queue.has_room(1));
             // A packet that is put back, or that another CPU adds, exceeds the limit.
             queue.add(PACKET);
             assert_eq!(backlog.used.load(Relaxed), PACKET);
             assert_eq!(user.bytes.load(Relaxed), PACKET);
-            queue.subtract(FREE);
+            queue.subtract(UNCOUNTED);
             queue.subtract(PACKET);
         }
-        assert_eq!(fill(&queue), FREE / PACKET);
+        assert_eq!(fill(&queue), UNCOUNTED / PACKET);
         assert_eq!(backlog.used.load(Relaxed), 0);
         Ok(())
     }
@@ -374,7 +374,7 @@ mod tests {
         assert!(three > 100 << 10 && three < 140 << 10);
         // The queues of the kernel have no payer.
         let kernel = usages(&[&backlog])?;
-        assert!(fill_all(&kernel) > 2 * FREE);
+        assert!(fill_all(&kernel) > 2 * UNCOUNTED);
         assert_eq!(backlog.used.load(Relaxed), ALL.load(Relaxed));
         drop((greedy, second, third, kernel));
         assert!(users.iter().all(|user| user.bytes.load(Relaxed) == 0));
@@ -390,7 +390,7 @@ mod tests {
         let queues = usages_of(&backlog, &[None, Some(user.clone())], 2)?;
         let (one, two) = (fill(&queues[0]) * PACKET, fill(&queues[1]) * PACKET);
         assert!(one > 340 << 10 && one < 360 << 10);
-        assert!(two > 4 * FREE);
+        assert!(two > 4 * UNCOUNTED);
         drop(queues);
         assert_eq!(user.bytes.load(Relaxed), 0);
         Ok(())
@@ -407,7 +407,7 @@ mod tests {
         }
         assert!(fill_all(&greedy) <= 256 << 10);
         let other = usages_of(&backlog, &[None, Some(stranger.clone())], 1)?;
-        assert!(fill_all(&other) > 4 * FREE);
+        assert!(fill_all(&other) > 4 * UNCOUNTED);
         drop((greedy, other));
         assert_eq!(cgroup.bytes.load(Relaxed) + stranger.bytes.load(Relaxed), 0);
         Ok(())
@@ -422,7 +422,7 @@ mod tests {
         let taken = fill_all(&greedy);
         assert!(taken > 230 << 10 && taken <= 256 << 10);
         let other = usages_of(&backlog, &[Some(honest), Some(user.clone())], 1)?;
-        assert!(fill_all(&other) > 4 * FREE);
+        assert!(fill_all(&other) > 4 * UNCOUNTED);
         drop((greedy, other));
         assert_eq!(user.bytes.load(Relaxed), 0);
         Ok(())

@@ -46,7 +46,7 @@ impl Ingress {
 
 /// The way by which a packet reached the socket.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Arrival {
+pub(super) struct Origin {
     /// The network devices by which the packet came in.
     pub(super) ingress: Ingress,
     /// Whether this host sent the packet, as
@@ -54,7 +54,7 @@ pub(super) struct Arrival {
     pub(super) from_this_host: bool,
 }
 
-impl Arrival {
+impl Origin {
     /// Determines how `skb` arrived.
     ///
     /// IPv4 refuses packets from other hosts with a source address of this host

@@ -10,7 +10,7 @@ use roce::wire::DropReason;
 
 use super::{
     crc32,
-    ingress::{Arrival, Ingress},
+    ingress::{Ingress, Origin},
     linear,
 };
 use crate::{
@@ -50,7 +50,7 @@ struct Control {
     trusted: bool,
     /// The way by which the packet reached the socket. Empty if a QP of this host sent it without a
     /// network.
-    arrival: Arrival,
+    origin: Origin,
     /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
 }
@@ -150,14 +150,14 @@ impl RxSkb {
     pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
         // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback, and gives it
         // up (see `# Safety`).
-        let Some(arrival) = (unsafe { strip(skb) }) else {
+        let Some(origin) = (unsafe { strip(skb) }) else {
             // SAFETY: The caller gives the buffer up (see `# Safety`), and it is not used again.
             unsafe { discard(skb, Discard::IpHeader) };
             return Err(Discard::IpHeader);
         };
         // SAFETY: The caller gives the buffer up (see `# Safety`). `strip` established the
         // invariants except the control block.
-        let skb = unsafe { Self::new(skb, false, arrival, None) };
+        let skb = unsafe { Self::new(skb, false, origin, None) };
         if !skb.has_addresses() {
             skb.discard(Discard::IpHeader);
             return Err(Discard::IpHeader);
@@ -192,7 +192,7 @@ impl RxSkb {
     pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>, sender: u32) -> Self {
         // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
         // (see `# Safety`).
-        unsafe { Self::new(skb, true, Arrival::default(), Some(sender)) }
+        unsafe { Self::new(skb, true, Origin::default(), Some(sender)) }
     }
 
     /// Takes over a buffer and initialises its control block.
@@ -204,7 +204,7 @@ impl RxSkb {
     unsafe fn new(
         skb: NonNull<bindings::sk_buff>,
         trusted: bool,
-        arrival: Arrival,
+        origin: Origin,
         sender: Option<u32>,
     ) -> Self {
         // INVARIANT: The caller guarantees the invariants except that of the control block (see
@@ -212,7 +212,7 @@ impl RxSkb {
         let skb = Self(skb);
         let control = Control {
             trusted,
-            arrival,
+            origin,
             sender,
         };
         // SAFETY: The owner of a buffer may use its control block, which has the size and alignment
@@ -298,7 +298,7 @@ impl RxSkb {
 
     /// Returns the network devices by which the packet came in.
     pub fn ingress(&self) -> Ingress {
-        self.arrival().ingress
+        self.origin().ingress
     }
 
     /// Returns the QPN of the sender if a QP of this host sent the packet without a network.
@@ -314,13 +314,13 @@ impl RxSkb {
     /// another host may have sent it: a packet of its own, or one of this host, possibly with other
     /// contents. Returns `false` if [`Self::sender`] returns a QPN.
     pub fn is_from_this_host(&self) -> bool {
-        self.arrival().from_this_host
+        self.origin().from_this_host
     }
 
     /// Returns how the packet arrived.
-    fn arrival(&self) -> Arrival {
+    fn origin(&self) -> Origin {
         // SAFETY: The control block holds a `Control` by the type invariant.
-        unsafe { (*self.control()).arrival }
+        unsafe { (*self.control()).origin }
     }
 
     /// Clones the buffer: the clone shares the packet's bytes. Returns `None` if there is no
@@ -444,7 +444,7 @@ impl Drop for RxSkb {
 ///
 /// `buffer` must come from an `encap_rcv` callback that has not returned, and the caller must own
 /// it.
-unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
+unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
     let skb = buffer.as_ptr();
     // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
     // and the IP and UDP layers have set and pulled both headers.
@@ -480,7 +480,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
     }
     // SAFETY: The caller guarantees that `skb` comes from a running `encap_rcv` callback (see
     // `# Safety`). The IP header is linear and has `ip_len` bytes.
-    let arrival = unsafe { Arrival::of(buffer, network, ip_len) };
+    let origin = unsafe { Origin::of(buffer, network, ip_len) };
     // A packet may wait for its QP for long. Its route may hold a reference to a network device,
     // which could not be unregistered until then. UDP drops the route only after this callback
     // (`udp_queue_rcv_one_skb()`, net/ipv4/udp.c).
@@ -502,7 +502,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Arrival> {
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
-    Some(arrival)
+    Some(origin)
 }
 
 /// Returns the number of bytes behind the IP header, as that header says.

@@ -42,10 +42,10 @@ const CLAIM_RETRY: Delta = Delta::from_millis(10);
 ///
 /// `EINVAL` for a key that is not that of an on-demand region of this protection domain, `EPERM`
 /// for advice to make memory writable that the region may not write, `EFAULT` for a range beyond
-/// the region, `ENOMEM`. With `flush` also: those of [`OnDemand::fault_in`]; `EFAULT` if the process
-/// that owns the memory has ended; `EINTR` if either process was killed; `ERESTARTNOINTR` if the
-/// system is suspended, after which the system call is restarted; `EIO` when the device is going
-/// away.
+/// the region, `ENOMEM`. With `flush` also: those of [`OnDemand::fault_in`]; `EFAULT` if the
+/// process that owns the memory has ended; `EINTR` if either process was killed; `ERESTARTNOINTR`
+/// if the system is suspended, after which the system call is restarted; `EIO` when the device is
+/// going away.
 pub(crate) fn advise(pd: &Pd, ranges: &[Advised], how: Fault, flush: bool) -> Result {
     let device = pd.device();
     let mut regions = KVVec::with_capacity(ranges.len(), GFP_KERNEL_ACCOUNT)?;

@@ -5,7 +5,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    abi::{mmap::Mappings, post::WqeRoom, ring::Ring},
+    abi::{mmap::MmapEntries, post::WqeRoom, ring::Ring},
     verbs::qp::QpCap,
 };
 
@@ -46,19 +46,19 @@ pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
 }
 
 /// Creates a ring for at least `capacity` WQEs, and for at least one. A process maps the ring by
-/// `mappings`. A kernel consumer's ring is not mapped. `size` is the number of bytes of a WQE.
+/// `mmap_entries`. A kernel consumer's ring is not mapped. `size` is the number of bytes of a WQE.
 /// Process context.
 ///
 /// # Errors
 ///
 /// `ENOMEM`.
 pub(crate) fn new_ring(
-    mappings: Option<&Arc<Mappings>>,
+    mmap_entries: Option<&Arc<MmapEntries>>,
     size: usize,
     capacity: u32,
 ) -> Result<Ring> {
-    match mappings {
-        Some(mappings) => Ring::new(mappings, size, capacity.max(1)),
+    match mmap_entries {
+        Some(mmap_entries) => Ring::new(mmap_entries, size, capacity.max(1)),
         None => Ring::unmapped(size, capacity.max(1)),
     }
 }

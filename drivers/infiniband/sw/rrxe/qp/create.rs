@@ -10,7 +10,7 @@ use kernel::{
 };
 use rdma::{
     abi::{
-        mmap::Mappings,
+        mmap::MmapEntries,
         replies::{QpReply, RingReply},
         ring::Ring,
     },
@@ -78,24 +78,24 @@ impl Qp {
         init: QpInit<Rrxe>,
         context: Option<&Arc<Context>>,
     ) -> Result<QpCreated<Self>> {
-        let mappings = context.map(|context| context.mappings());
-        if init.kind == QpKind::Gsi && mappings.is_some() {
+        let mmap_entries = context.map(|context| context.mmap_entries());
+        if init.kind == QpKind::Gsi && mmap_entries.is_some() {
             return Err(unsupported());
         }
         let cap = grant(&init.cap)?;
         let claim = device.qps.claim()?;
-        let rings = Rings::new(&init, &cap, mappings)?;
+        let rings = Rings::new(&init, &cap, mmap_entries)?;
         let doorbells = context.and_then(|context| context.doorbells());
         let slot = doorbells.and_then(|doorbells| doorbells.reserve());
         let reply = rings.reply(slot.as_ref().map(|slot| slot.id()));
         let doorbell = doorbells
             .zip(slot.as_ref())
             .map(|(doorbells, slot)| Doorbell::new(doorbells, slot.id(), &rings.send));
-        let kernel_queue = match mappings {
+        let kernel_queue = match mmap_entries {
             None => rings.kernel_queue(init.kind)?,
             Some(_) => None,
         };
-        let owner = match mappings {
+        let owner = match mmap_entries {
             None => Owner::Kernel,
             Some(_) => Owner::User,
         };
@@ -208,18 +208,22 @@ struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of at least the capacities `cap`. `mappings` lets the process map the rings.
+    /// Creates rings of at least the capacities `cap`. `mmap_entries` lets the process map the rings.
     /// It is `None` if no process maps them.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn new(init: &QpInit<Rrxe>, cap: &QpCap, mappings: Option<&Arc<Mappings>>) -> Result<Self> {
+    fn new(
+        init: &QpInit<Rrxe>,
+        cap: &QpCap,
+        mmap_entries: Option<&Arc<MmapEntries>>,
+    ) -> Result<Self> {
         let size = SendQueue::element_size(cap.max_send_sge, cap.max_inline);
-        let send = new_ring(mappings, size, cap.max_send_wr)?;
+        let send = new_ring(mmap_entries, size, cap.max_send_wr)?;
         let recv = if init.srq.is_none() && init.kind.has_receives() {
             let size = RecvRing::element_size(cap.max_recv_sge);
-            Some(new_ring(mappings, size, cap.max_recv_wr)?)
+            Some(new_ring(mmap_entries, size, cap.max_recv_wr)?)
         } else {
             None
         };
@@ -295,7 +299,7 @@ fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> 
     // them, or dropped further packets, this destination would stop all connection management of
     // the device. It would also stop the removal of the device, which waits for each send of
     // `ib_mad` to complete (`ib_unregister_mad_agent()`, mad.c).
-    let (limit, excess) = match kind {
+    let (limit, beyond) = match kind {
         QpKind::Gsi => (limits::GSI_PACKETS_IN_FLIGHT, Beyond::SendsAfter(0)),
         // Packets to one destination that stay in a queue must not stop the QP's packets to other
         // destinations.
@@ -305,7 +309,7 @@ fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> 
         }
         _ => (limits::PACKETS_IN_FLIGHT, Beyond::Waits),
     };
-    TxLimit::new(limit, excess, waker, all)
+    TxLimit::new(limit, beyond, waker, all)
 }
 
 /// Returns the QP's protection domain. The domain of an XRC target is that of its XRC domain.

@@ -30,14 +30,14 @@ pub(crate) enum Peer {
     Connected(Option<Connection>),
     /// Datagram QP. Stores the arrival of the last datagram whose destination address was found
     /// among the device's addresses, so that the look-up is not repeated.
-    Datagram(Option<Arrival>),
+    Datagram(Option<LastArrival>),
     /// Raw packet QP. Its frames are passed to the network device.
     Raw,
 }
 
 /// Destination address and network device of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct LastArrival {
     /// Destination address, one of the device's.
     to: Gid,
     /// Network device by which the datagram came.
@@ -131,7 +131,7 @@ impl Peer {
             Self::Connected(None) | Self::Raw => Err(Counter::DropPeer),
             Self::Datagram(last) => {
                 let to = endpoints.destination;
-                let arrival = Some(Arrival {
+                let arrival = Some(LastArrival {
                     to,
                     ingress,
                     changes: device.link.address_changes(),

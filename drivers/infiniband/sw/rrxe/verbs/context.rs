@@ -4,7 +4,7 @@
 
 use kernel::{prelude::*, sync::Arc};
 use rdma::{
-    abi::{features::Arming, mmap::Mappings},
+    abi::{features::Arming, mmap::MmapEntries},
     verbs::ucontext::{ContextCreated, ContextInit},
 };
 
@@ -13,7 +13,7 @@ use crate::{device::Device, doorbells::Doorbells, limits::accounts::Payer};
 /// The user context of a process.
 pub(crate) struct Context {
     /// Memory that the process may map.
-    mappings: Arc<Mappings>,
+    mmap_entries: Arc<MmapEntries>,
     /// Doorbell page, if the process's library uses one.
     doorbells: Option<Arc<Doorbells>>,
     /// Method by which the process's library arms CQs.
@@ -35,12 +35,12 @@ impl Context {
         let payer = Payer::current(&device.workqueues.accounts)?;
         let payer = Arc::new(payer, GFP_KERNEL_ACCOUNT)?;
         let doorbells = match init.requested.doorbells {
-            true => Some(Doorbells::new(device, init.mappings, &payer)?),
+            true => Some(Doorbells::new(device, init.mmap_entries, &payer)?),
             false => None,
         };
         let reply = doorbells.as_ref().map(|doorbells| doorbells.mmap_reply());
         let context = Self {
-            mappings: init.mappings.clone(),
+            mmap_entries: init.mmap_entries.clone(),
             doorbells,
             arming: init.requested.arming,
             payer,
@@ -60,8 +60,8 @@ impl Context {
     }
 
     /// Returns the memory that the process may map.
-    pub(crate) fn mappings(&self) -> &Arc<Mappings> {
-        &self.mappings
+    pub(crate) fn mmap_entries(&self) -> &Arc<MmapEntries> {
+        &self.mmap_entries
     }
 
     /// Returns the doorbell page, if the process's library uses one.

@@ -268,7 +268,7 @@ impl Cq {
     ) -> Result<CqCreated<Self>> {
         check_capacity(init.capacity)?;
         let size = CqeLayout::User.size();
-        let ring = Ring::new(context.mappings(), size, init.capacity)?;
+        let ring = Ring::new(context.mmap_entries(), size, init.capacity)?;
         Self::build(device, ring, CqeLayout::User, init, None, Some(context))
     }
 

@@ -15,7 +15,7 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 use rdma::{
-    abi::{mmap::Mappings, post::RecvList, replies::SrqReply, ring::Ring},
+    abi::{mmap::MmapEntries, post::RecvList, replies::SrqReply, ring::Ring},
     new_bh_spinlock,
     support::{error::unsupported, sync::BhSpinLock},
     verbs::{
@@ -131,7 +131,7 @@ pub(crate) struct Taken {
 }
 
 impl Srq {
-    /// Creates a queue that the process of `mappings`, or a kernel consumer if that is `None`,
+    /// Creates a queue that the process of `mmap_entries`, or a kernel consumer if that is `None`,
     /// fills. Process context.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Srq {
         pd: &Arc<Pd>,
         init: SrqInit,
         xrc: Option<XrcInit<Rrxe>>,
-        mappings: Option<&Arc<Mappings>>,
+        mmap_entries: Option<&Arc<MmapEntries>>,
     ) -> Result<SrqCreated<Self>> {
         check_capacity(init.max_wr)?;
         if init.max_sge > limits::MAX_SRQ_SGE {
@@ -151,8 +151,8 @@ impl Srq {
         let object = pd.claim_object()?;
         let max_sge = init.max_sge.max(1);
         let size = RecvRing::element_size(max_sge);
-        let (ring, kernel_queue) = match mappings {
-            Some(mappings) => (Ring::new(mappings, size, init.max_wr)?, None),
+        let (ring, kernel_queue) = match mmap_entries {
+            Some(mmap_entries) => (Ring::new(mmap_entries, size, init.max_wr)?, None),
             None => {
                 let ring = Ring::unmapped(size, init.max_wr)?;
                 let kernel_queue = KernelRecvQueue::new(&ring, max_sge)?;
@@ -356,7 +356,7 @@ impl Srq {
         let size = RecvRing::element_size(self.max_sge);
         match (call, &self.kernel_queue) {
             (Some(call), None) => {
-                let ring = Ring::new(call.mappings(), size, max_wr)?;
+                let ring = Ring::new(call.mmap_entries(), size, max_wr)?;
                 call.announce(ring.mmap_reply())?;
                 Ok(ring)
             }

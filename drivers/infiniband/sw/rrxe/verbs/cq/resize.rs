@@ -39,7 +39,7 @@ impl Cq {
         check_capacity(capacity)?;
         // Work requests that the process has posted so far may complete to this CQ.
         call.context().settle(|| self.device.link.check_stays())?;
-        let mut ring = Ring::new(call.mappings(), self.layout.size(), capacity)?;
+        let mut ring = Ring::new(call.mmap_entries(), self.layout.size(), capacity)?;
         let granted = ring.capacity();
         call.announce(ring.mmap_reply())?;
         let moved = self.move_to(&mut ring, capacity);
