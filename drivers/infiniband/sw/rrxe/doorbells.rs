@@ -195,8 +195,8 @@ impl WorkItem for Doorbells {
 }
 
 impl Doorbells {
-    /// Creates a doorbell page that the process of `mmap_entries` may map, and that is charged to
-    /// `payer`.
+    /// Creates a doorbell page that the process of `mmap_entries` may map. A thread of
+    /// `rrxe_deferred` that serves the page counts for `payer`.
     ///
     /// Process context; may sleep.
     ///
@@ -321,9 +321,10 @@ impl Doorbells {
         Ok(())
     }
 
-    /// Has a poller serve the doorbells that [`Self::settle`] took and rang again. If polling ended
-    /// meanwhile, the page's poller may have missed them, and the process does not make the
-    /// doorbell call for them.
+    /// Has a poller serve the doorbells that [`Self::settle`] left. A pass that breaks off clears
+    /// bits of slots that it does not serve, and sets them again. If polling ended meanwhile, the
+    /// page's poller may have missed them, and the process does not make the doorbell call for
+    /// them.
     fn defer_remaining(self: &Arc<Self>) {
         {
             let polling = self.polling.lock();

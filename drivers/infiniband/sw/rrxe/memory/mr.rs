@@ -2,12 +2,12 @@
 
 //! Memory regions: the table of keys, and the check that every access goes through.
 //!
-//! The upper 24 bits of a key are the region's index in the table, and the lower eight bits are
-//! random. The top bit of an index tells windows from regions, and the other bits of the index are
-//! random, too. A key is valid only for QPs of the region's protection domain. Regions are looked
-//! up and used within [`Table::with`]. Deregistration takes the region out of the table and waits
-//! until no caller uses the region: after it returns, no access to the region's memory is in
-//! progress.
+//! The upper 24 bits of a key are the region's index in the table. The lower eight bits are random,
+//! or those that a REG_MR work request has chosen. The top bit of an index tells windows from
+//! regions, and the other bits of the index are random, too. A key is valid only for QPs of the
+//! region's protection domain. Regions are looked up and used within [`Table::with`].
+//! Deregistration takes the region out of the table and waits until no caller uses the region:
+//! after it returns, no access to the region's memory is in progress.
 
 mod odp;
 mod register;
@@ -197,8 +197,9 @@ impl Mr {
     /// # Errors
     ///
     /// `Denied` if `key` is not the region's key, the region's rights don't allow `right`, or the
-    /// range is not within the region. Of on-demand memory, only the address of the first byte is
-    /// checked here. A region for fast registration checks all of these itself.
+    /// range is not within the region. For on-demand memory, the last of these checks is only that
+    /// the range does not begin before the region. A region for fast registration checks all of
+    /// these itself.
     #[inline(always)]
     fn find(
         &self,
@@ -256,8 +257,8 @@ impl Mr {
         }
     }
 
-    /// Checks that [`Self::with`] would succeed for the access. If `ahead` is false, on-demand
-    /// memory need not be resident.
+    /// Checks that [`Self::with`] would not return `Denied` for the access. If `ahead` is true,
+    /// on-demand memory must also be resident at the beginning of the range.
     ///
     /// # Errors
     ///
