@@ -56,7 +56,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     );
 }
 
-/// Runs the cases of send requests with errors.
+/// Runs the cases of errors, of a Q_Key with the highest bit set, and of address vectors in work
+/// requests.
 pub fn run_errors(tap: &mut Tap, ends: &Ends) {
     tap.result("UD: a SEND beyond the MTU is not sent", beyond_mtu(ends));
     tap.result(
