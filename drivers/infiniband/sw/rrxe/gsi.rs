@@ -7,8 +7,8 @@
 //! verified. ib_core responds to some MADs, and for that it looks up the link-layer address of the
 //! sender. If the address is not known, ib_core sleeps until the neighbour has replied, for at most
 //! a second (`ib_init_ah_attr_from_wc()`, verbs.c; `rdma_addr_find_l2_eth_by_grh()`, addr.c). It
-//! sleeps in the work item that handles all MADs of a device, and in the work item that handles the
-//! CM messages of all devices of the host. The queue of the latter has no limit
+//! sleeps in the work item that handles all MADs of a device, and in ib_cm's work items, one for
+//! each CM message. All devices of the host share ib_cm's workqueue, whose length has no limit
 //! (`cm_recv_handler()`, cm.c). So a queue of such datagrams would stop all connection management
 //! of the host.
 //!

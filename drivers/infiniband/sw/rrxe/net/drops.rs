@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of the dropped packets of one network namespace that belong to no QP.
+//! Counters of the packets of one network namespace that are dropped before a QP handles them.
 
 use kernel::sync::atomic::{ordering, Atomic};
 use rdma::{

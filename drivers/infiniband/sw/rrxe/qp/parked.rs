@@ -23,8 +23,9 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// Minimum number of bytes that a page fault for a peer's access serves. Peers mostly access
-/// consecutive addresses. The value is as large as other kinds of read-ahead in the kernel.
+/// Minimum number of bytes that a page fault for a peer's access tries to serve, unless the region
+/// ends before. Peers mostly access consecutive addresses. The value is the kernel's default for
+/// fault-around (`fault_around_pages`, mm/memory.c).
 const MIN_AHEAD: u32 = 1 << 16;
 
 /// An access to memory that is not resident.
@@ -151,8 +152,8 @@ impl Parked {
         self.transmit = Some(*transmit);
     }
 
-    /// Takes the parked packet to send. Returns `None` if the QP's present `state` does not send:
-    /// then the packet is dropped, as no peer waits for it.
+    /// Takes the parked packet to send. Returns `None` and drops the packet if the QP's present
+    /// `state` does not send.
     #[cold]
     pub(crate) fn take_transmit(&mut self, state: QpState) -> Option<Transmit> {
         let sends = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
