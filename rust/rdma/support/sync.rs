@@ -127,8 +127,8 @@ unsafe impl<C: SpinlockCalls> Backend for SpinlockBackend<C> {
 
 /// A spinlock that is held with bottom halves disabled (`spin_lock_bh()`).
 ///
-/// Can be taken in any context but hard interrupts. [`new_bh_spinlock!`](crate::new_bh_spinlock)
-/// creates its initialiser.
+/// Can be taken in any context with interrupts enabled.
+/// [`new_bh_spinlock!`](crate::new_bh_spinlock) creates its initialiser.
 pub type BhSpinLock<T> = Lock<T, SpinlockBackend<BottomHalves>>;
 
 /// The guard of a [`BhSpinLock`]. Bottom halves are disabled while it exists.
