@@ -15,10 +15,10 @@
 #   FUZZ_COVERAGE   if set, the module's symbols are printed, for tests/tools/coverage.py ()
 #
 # The test also bounds the work that resizing a CQ does with interrupts disabled. The duration of
-# that work is no useful bound, because any duration can occur on a busy host. So a kprobe counts
-# the completions that are copied (AT_ONCE of drivers/infiniband/sw/rrxe/verbs/cq/resize.rs). It
-# works on the debug kernel only: stock kernels have no probes on Rust functions, because those have
-# no entry for ftrace.
+# that work is no useful bound, because any duration can occur on a busy host. So a kprobe records
+# each copy of more than AT_ONCE completions (drivers/infiniband/sw/rrxe/verbs/cq/resize.rs), and
+# whether interrupts are disabled then. It works on the debug kernel only: stock kernels have no
+# probes on Rust functions, because those have no entry for ftrace.
 source "$(dirname "$0")/../lib/guest.sh"
 : "${FUZZ_SECONDS:=20}" "${FUZZ_SEEDS=1,2}" "${FUZZ_UNLOAD=3}" "${FUZZ_FOCI=}" "${FUZZ_ARGUMENTS=}" "${FUZZ_COVERAGE=}"
 readonly CGROUP=/sys/fs/cgroup/fuzz FAULTS=/sys/kernel/debug TRACING=/sys/kernel/tracing
@@ -66,7 +66,7 @@ probe_copies() {
 	echo "count > $AT_ONCE" >$COPIES/events/fuzz/copies/filter && echo 1 >$COPIES/events/fuzz/copies/enable
 }
 
-# Fails if the kprobe has counted a long copy with interrupts disabled. Resets the count.
+# Fails if the kprobe has recorded a long copy with interrupts disabled. Clears the record.
 copies_are_short() {
 	local flags long=0 disabled=0
 	while read -r flags; do

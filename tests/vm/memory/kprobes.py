@@ -47,7 +47,7 @@ class KprobeCounter:
 
     @staticmethod
     def preempt_depths(work):
-        """Returns the preemption depths (preempt_count, modulo 16) at the calls during `work`.
+        """Returns the preemption depths (preempt_count, at most 15) at the calls during `work`.
 
         The result has a set of depths for each pair of function name and thread number. The kernel
         records one less than it finds, because it assumes that the probe itself disables preemption
@@ -66,7 +66,7 @@ class KprobeCounter:
 
     @contextlib.contextmanager
     def of_this_thread(self, name):
-        """Context manager: counts calls by the calling thread only.
+        """Context manager: counts calls by the calling thread only, which must be the main thread.
 
         Yields a function that returns the count once the context has ended."""
         event, counted = Path(f"{TRACING}/events/kprobes/odp_{name}"), 0

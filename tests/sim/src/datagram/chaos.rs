@@ -149,7 +149,7 @@ impl World {
         let side = &self.ends[end].side;
         let left = self.rings[side.ring].posted.len();
         if !side.shared && (left != 0 || !side.held.is_empty()) {
-            return Err(format!("end {end}: {left} receives not flushed"));
+            return Err(format!("end {end}: receives left, {left} in the ring"));
         }
         Ok(())
     }
