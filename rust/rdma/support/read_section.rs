@@ -52,7 +52,7 @@ struct Line(AtomicU32);
 
 /// A domain of read-side critical sections, like one `struct srcu_struct`.
 ///
-/// Sections may nest. An inner section costs two accesses to the CPU's own line.
+/// Sections may nest. An inner section costs two loads and two stores of the CPU's own line.
 ///
 /// # Invariants
 ///
@@ -93,7 +93,7 @@ impl ReadSections {
 
     /// Enters a section, which ends when the result is dropped.
     ///
-    /// The caller drops the result before any guard or section that it had before the call.
+    /// The caller drops the result before any section that it had before the call.
     #[inline]
     fn enter(&self) -> ReadSection<'_> {
         // SAFETY: The function has no requirements. It returns a negative number if a softirq or a
@@ -169,7 +169,8 @@ impl ReadSections {
         smp_mb();
         let mut seen = [0; AT_ONCE];
         for lines in self.lines.chunks(AT_ONCE) {
-            // The states of all CPUs are read first, so that the waits for their sections overlap.
+            // The states of the chunk's CPUs are read first, so that the waits for their sections
+            // overlap.
             for (line, seen) in Iterator::zip(lines.iter(), &mut seen) {
                 *seen = line.0.load(Acquire);
             }
