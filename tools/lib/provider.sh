@@ -75,7 +75,7 @@ provider_suite() {
 	34) echo trixie ;;
 	65) echo testing ;;
 	*) die "librrxe can't be built for this libibverbs: its interface to providers has version ${version%.so}," \
-		"and only 34 (rdma-core 44 to 56) and 65 are known" ;;
+		"and only 34 (Debian 13) and 65 (Debian testing) are known" ;;
 	esac
 }
 
