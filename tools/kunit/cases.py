@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""cases.py RESULTS: print each case in kunit.py's JSON as tests/run wants it; fail if there is none."""
+"""cases.py RESULTS: prints a line for each test case in the JSON of kunit.py, as tests/run reads it.
+
+Fails if RESULTS has no case.
+"""
 
 import json
 import sys
@@ -8,7 +11,7 @@ OUTCOMES = {"PASS": "ok - {}", "SKIP": "ok - {} # SKIP by KUnit"}
 
 
 def cases(group):
-    """The name and status of every case in a group of results and the groups below it."""
+    """Yields the name and status of each case in a group of results and the groups below it."""
     for case in group["test_cases"]:
         yield f"{group['name']}.{case['name']}", case["status"]
     for below in group["sub_groups"]:

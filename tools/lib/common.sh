@@ -36,8 +36,8 @@ cache_make() {
 		die "can't write the cache directory $RRXE_CACHE (set RRXE_CACHE to another)"
 }
 
-# need_root ARGUMENT...: starts tools/rrxe again through sudo unless this is root already. Mounts,
-# chroot and mmdebstrap need root.
+# need_root ARGUMENT...: starts tools/rrxe again through sudo, with these arguments, unless the user
+# is root. Mounts, chroot and mmdebstrap need root.
 need_root() {
 	[[ $EUID -eq 0 ]] && return
 	command -v sudo >/dev/null || die "this needs root: run it as root, or install sudo"

@@ -37,8 +37,8 @@ debug_kernel_make() {
 	touch "$KERNEL/complete"
 }
 
-# Builds the debug kernel if it is not cached, and sets KERNEL, RELEASE and KERNEL_MAKE to it. The
-# variable KERNEL must be the stock kernel before.
+# Builds the debug kernel if it is not cached, and sets KERNEL, RELEASE and KERNEL_MAKE for it.
+# Before the call, KERNEL must be the directory of the stock kernel.
 debug_kernel_init() {
 	STOCK=$KERNEL
 	KERNEL=$RRXE_CACHE/kernel/debug-$({

@@ -56,7 +56,7 @@ apt_sources() {
 
 toolbox_key() { echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}" | key; }
 
-# Installs mmdebstrap if the host lacks it. It is the only program that the host must have.
+# Installs mmdebstrap if the host lacks it. A Debian host needs no other additional program.
 need_mmdebstrap() {
 	command -v mmdebstrap >/dev/null && return
 	command -v apt-get >/dev/null ||

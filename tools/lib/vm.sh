@@ -25,9 +25,9 @@ accel_init() {
 	fi
 }
 
-# kvm_probe FILE: writes to FILE whether KVM works here. It boots the kernel, which powers off at
-# once (guest.probe). The device node /dev/kvm is not enough: in nested machines the boot may hang
-# early.
+# kvm_probe FILE: writes to FILE whether KVM works here. It boots the kernel with the parameter
+# guest.probe, with which the initramfs powers off at once. The device node /dev/kvm proves too
+# little: in nested machines the boot may hang early.
 kvm_probe() {
 	local state=$1 works=no
 	if [[ -e $state ]]; then return; fi

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """place.py REPOSITORY TREE: copies rrxe into the kernel tree TREE, or updates the copy.
 
-All crates go below drivers/infiniband/sw/rrxe, because kbuild links one module from one directory and the
-directories below it. make compares times of modification, so a file is written only if its content changes. Files
-that the repository no longer has are removed. Documentation/upstream.rst lists the places and their reasons.
+All crates go below drivers/infiniband/sw/rrxe, because kbuild links one module from one directory
+and the directories below it. make compares times of modification, so a file is written only if its
+content changes. Files that the repository no longer has are removed. Documentation/upstream.rst
+lists the places and their reasons.
 """
 import os
 import re
@@ -27,7 +28,7 @@ PLACES = (
 
 
 def makefile(text):
-    """The Makefile of the driver, from the Kbuild file of the repository."""
+    """Returns the Makefile of the driver, made from the text of the repository's Kbuild file."""
     text = re.sub(r"ifdef KBUILD_EXTMOD\n.*?endif\n", "", text, flags=re.S)
     text = re.sub(r"^rrxe-driver := .*\n+", "", text, flags=re.M)
     text = text.replace("$(rrxe-driver)/", "").replace("tests/kunit/", "tests/")
@@ -38,7 +39,7 @@ def makefile(text):
 
 
 def adapted(source, text):
-    """The text of a file of the repository, with the paths of the kernel tree."""
+    """Returns the text of a file of the repository, with the paths of the kernel tree."""
     if source.name == "Kbuild":
         return makefile(text)
     if source.name == "Makefile.bindgen":
@@ -53,7 +54,10 @@ def adapted(source, text):
 
 
 def write(path, text):
-    """Writes a file, unless it has this content. The new file replaces the old one, whose other hard links keep theirs."""
+    """Writes a file, unless it has this content.
+
+    The new file replaces the old one. Other hard links to the old file keep its content.
+    """
     if path.is_file() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +67,12 @@ def write(path, text):
 
 
 def edit(path, change):
-    """Changes a file of the kernel's own."""
+    """Writes change(text) to a file of the kernel's own, whose text it reads."""
     write(path, change(path.read_text()))
 
 
 def files(repository):
-    """(source, place) of each file, relative to the repository and to the tree."""
+    """Yields (source, place) of each file, relative to the repository and to the tree."""
     for source, place in PLACES:
         if (repository / source).is_file():
             yield source, place
@@ -79,7 +83,7 @@ def files(repository):
 
 
 def entry(repository):
-    """The entry of MAINTAINERS, with the paths of the kernel tree."""
+    """Returns the driver's entry for MAINTAINERS, with the paths of the kernel tree."""
     paths = (f"{HOME}/", f"{DOCUMENTS}/", *map(str, HEADERS))
     text = (repository / "MAINTAINERS").read_text().split("\n\n", 1)[1]
     text = re.sub(r"^F:\t.*\n", "", text, flags=re.M)
@@ -87,7 +91,7 @@ def entry(repository):
 
 
 def list_maintainers(tree, repository):
-    """Puts the entry into the alphabetical list, or replaces it there."""
+    """Puts the driver's entry into the alphabetical list of MAINTAINERS, or replaces it there."""
     own = entry(repository)
     title = own.splitlines()[0]
 
@@ -123,10 +127,10 @@ def document(tree):
 
 
 def keep_large_bss(tree):
-    """Puts clang's large .bss into the .bss of User-Mode Linux.
+    """Puts clang's section .lbss into the .bss of User-Mode Linux.
 
-    clang's large code model names that section .lbss. Lockdep regards a lock as static if its address is in .bss, and
-    turns itself off when it finds a static lock elsewhere.
+    In the large code model, clang names the section .lbss instead of .bss. Lockdep regards a lock
+    as static if its address is in .bss, and turns itself off when it finds a static lock elsewhere.
     """
     edit(
         tree / "arch/um/kernel/dyn.lds.S",
@@ -135,7 +139,10 @@ def keep_large_bss(tree):
 
 
 def place(repository, tree, wanted=lambda path: True):
-    """Copies the files whose places `wanted` selects. Removes files of the driver that the repository no longer has."""
+    """Copies the files whose places in the tree `wanted` selects.
+
+    Removes files of the driver that the repository no longer has.
+    """
     placed = {path: source for source, path in files(repository)}
     for path, source in placed.items():
         if wanted(path):

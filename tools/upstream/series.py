@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """series.py REPOSITORY TREE: commits rrxe to the git checkout TREE of a kernel, as a series of patches.
 
-Each commit builds: the last but one adds the driver with its Kconfig and Makefile, after all that these name.
+The kernel builds after each commit: the last commit but one adds the driver with its Kconfig and
+Makefile, after all files that these name.
 """
 import os
 import subprocess
@@ -16,13 +17,16 @@ PATHS = (place.HOME, place.DOCUMENTS, *place.HEADERS)
 
 
 def below(*folders):
-    """Returns a function: whether a path is one of these of the driver, or below one of them."""
+    """Returns a function that says whether a path is one of these folders of the driver, or below one."""
     homes = [place.HOME / folder for folder in folders]
     return lambda path: any(home == path or home in path.parents for home in homes)
 
 
 def driver(path):
-    """Returns whether the patch of the driver has a path: below its directory, and in no other patch."""
+    """Returns whether the patch that adds the driver contains a path.
+
+    It contains the paths below the driver's directory that are in no other patch.
+    """
     return place.HOME in path.parents and not below(*place.CRATES, "tests")(path)
 
 
@@ -43,13 +47,14 @@ PATCHES = (
     (
         lambda repository, tree: place.place(repository, tree, below("bindings", "helpers")),
         "RDMA/rrxe: Add bindings and helpers",
-        "bindgen's output for the headers of ib_core and of the network stack,\nand wrappers of inline functions and macros.",
+        "bindgen generates the bindings from the headers of ib_core and of the\nnetwork stack. The helpers wrap inline"
+        " functions and macros.",
     ),
     (
         lambda repository, tree: place.place(repository, tree, below("rdma")),
         "RDMA/rrxe: Add abstractions of ib_core and the network stack",
-        "All unsafe code of the driver is here. The folder abi has the layouts of\nrdma_rxe's user interface; the other"
-        " folders know no driver, and can\nserve a second one.",
+        "All unsafe code of the driver is here. The modules abi and trace have the\nlayouts of rdma_rxe's user interface"
+        " and the driver's tracepoints. The\nother modules know no driver, and can serve a second one.",
     ),
     (
         lambda repository, tree: place.place(repository, tree, below("tests")),

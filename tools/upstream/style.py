@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""style.py TREE: runs the checkpatch.pl of the kernel tree TREE, which has rrxe, on each file of the driver.
+"""style.py TREE: runs the checkpatch.pl of the kernel tree TREE, which contains rrxe, on each file of
+the driver.
 
-A kind of complaint that is not in `EXPLAINED` fails, and so does a kind in `EXPLAINED` that no longer occurs.
+Fails if a kind of complaint occurs that is not in `EXPLAINED`, or if a kind in `EXPLAINED` no longer
+occurs.
 """
 import itertools
 import os
