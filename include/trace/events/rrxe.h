@@ -73,7 +73,7 @@ DEFINE_EVENT(rrxe_packet, rrxe_retransmit,
 
 /*
  * A packet is dropped. reason is the name of the counter that counts it. If the packet is dropped
- * before a QP was found for it, device is "-", and qpn and psn are 0.
+ * before a QP handles it, device is "-", and qpn and psn are 0.
  */
 TRACE_EVENT(rrxe_drop,
 	TP_PROTO(const char *device, u32 qpn, u32 psn, const char *reason),

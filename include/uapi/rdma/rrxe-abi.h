@@ -2,8 +2,8 @@
 /*
  * The interface between rrxe and its own provider library (librrxe), in addition to
  * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ that arm the
- * CQ, and device memory. The use of these takes no system call. Documentation/uabi.rst describes
- * their use.
+ * CQ, and device memory. The use of these takes no system call, except where a comment below
+ * demands one. Documentation/uabi.rst describes their use.
  *
  * All fields are in the byte order of the machine. The layout is the same for 32 and 64 bits.
  */

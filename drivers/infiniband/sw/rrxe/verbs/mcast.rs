@@ -248,8 +248,9 @@ impl State {
 ///
 /// `EINVAL` if `qp` is attached to `group` already. `ENOMEM`, also if the limits on groups of the
 /// device, on QPs of a group, or on attachments of a user or a memory cgroup are reached. `ENODEV`
-/// if the network device is gone or lacks the group's version of IP. `EBUSY` while another device
-/// is still being removed, whose network device had the same interface index and is gone.
+/// if the network device is gone or lacks the group's version of IP. `EBUSY` while the group has
+/// members of another device, whose network device has or had the same interface index: one of the
+/// two network devices is gone, and its RDMA device is still being removed.
 pub(crate) fn attach(qp: &Arc<Qp>, group: Gid) -> Result {
     let attachment = attachment(qp, group);
     let claim = match qp.payer() {

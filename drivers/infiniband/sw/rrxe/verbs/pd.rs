@@ -55,7 +55,7 @@ pub(crate) struct Pd {
     _claim: Claim,
     /// Claim on the object limit of the payer; names the payer of the domain's objects.
     object: ObjectClaim,
-    /// Set when the process posted sends since [`Self::answers`] was last called.
+    /// Set when the process posted sends since [`Self::take_answers`] was last called.
     sends: Atomic<bool>,
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Adds the attributes of a QP: the capacities of its queues, the numbers of posted WQEs, of
-/// packets in the inbox and of packets in flight, and the settings of its retries.
+/// packets in the inbox and of packets in flight, the path MTU, and the settings of its retries.
 ///
 /// # Errors
 ///
@@ -49,8 +49,8 @@ pub(crate) fn cq(cq: &Cq, details: &mut DriverAttrs<'_>) -> Result {
 }
 
 /// Adds the attributes of a shared receive queue: its capacity, the number of posted WQEs and the
-/// armed limit. If its process has written an invalid index to the ring, the attribute `ring` with
-/// the value `broken` is added instead. An error other than `EMSGSIZE` would end the dump of all
+/// armed limit. If the queue is in error because of an invalid index in its ring, the attribute
+/// `ring` with the value `broken` is added instead. The query's `EINVAL` would end the dump of all
 /// queues (`res_get_common_dumpit()`, nldev.c).
 ///
 /// # Errors

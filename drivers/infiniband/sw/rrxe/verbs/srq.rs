@@ -93,7 +93,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the queue is in error.
+    /// `EINVAL` if the ring holds an invalid index, or the queue is destroyed.
     fn arm(&mut self, limit: u32) -> Result<bool> {
         let posted = self.ring.as_ref().and_then(RecvRing::posted);
         let posted = posted.ok_or(EINVAL)?;
@@ -126,7 +126,8 @@ pub(crate) struct Taken {
     pub(crate) wr: Fetch<RecvWr>,
     /// Whether the caller must call [`Srq::notify`].
     pub(crate) notify: bool,
-    /// Whether the queue is in error. A QP that needs a WQE of it then enters the error state, too.
+    /// Whether the queue is in error or destroyed. A QP that needs a WQE of it then enters the
+    /// error state, too.
     pub(crate) broken: bool,
 }
 
@@ -286,7 +287,8 @@ impl Srq {
     ///
     /// `EINVAL` if the capacity is zero, more than [`limits::MAX_SRQ_WR`], less than the number of
     /// posted WQEs or less than the limit; if the limit is more than the capacity; if the queue is
-    /// in error. `ENOMEM`, `EFAULT`. `EBUSY` if the owner continues to post.
+    /// in error. `ENOMEM`, `EFAULT`. `EBUSY` if the owner posts more than
+    /// [`LATE_POSTS`] WQEs meanwhile, or withdraws WQEs that were taken.
     pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_, Rrxe>>) -> Result {
         // Before the lock, because this writes the location of the ring to the process's memory.
         // The process can delay the page fault of that memory for any time.
@@ -375,7 +377,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the queue is in error.
+    /// `EINVAL` when the queue is in error or destroyed.
     pub(crate) fn query(&self) -> Result<SrqAttr> {
         let state = self.state.lock();
         match &state.ring {

@@ -3,8 +3,8 @@
 //! Resizing a CQ in use.
 //!
 //! The unread completions move to a new ring. Completion number n, counted from the CQ's creation,
-//! is in slot n of any ring, masked. So most completions are copied while others are pushed and
-//! polled, and the CQ's lock is held for the copy of a few completions only.
+//! is in slot n of any ring, masked. So most completions are copied while others are pushed, and
+//! the CQ's lock is held for the copy of a few completions only.
 //!
 //! The process may change the consumer's index at any time, and with it the set of unread
 //! completions. The rings are therefore exchanged only if at most [`AT_ONCE`] completions are
@@ -20,21 +20,20 @@ use crate::provider::Rrxe;
 
 /// Maximum number of completions that are copied under the lock.
 const AT_ONCE: u64 = 1 << 10;
-/// Number of copies without the lock. After each copy, only the completions are missing that were
-/// pushed during it.
+/// Maximum number of copies without the lock before the last attempt to exchange the rings. After
+/// each copy, only the completions are missing that were pushed during it.
 const ATTEMPTS: u32 = 8;
 
 impl Cq {
     /// Resizes the CQ to at least `capacity` completions, and returns the new capacity. The unread
-    /// completions move along. `call` tells the process where the new ring is. The process does not
+    /// completions move along. `call` tells the process where the new ring is. The process must not
     /// poll meanwhile. Process context; sleeps.
     ///
     /// # Errors
     ///
     /// `EINVAL` if `capacity` is zero, more than [`limits::MAX_CQE`](crate::limits::MAX_CQE), or
-    /// less than the number of unread completions; `ENOMEM`, `EFAULT`; `EBUSY` if the process
-    /// changes the consumer's index meanwhile, or completions are pushed faster than they are
-    /// copied; `EIO` when the device is going away.
+    /// less than the number of unread completions; `ENOMEM`, `EFAULT`; `EBUSY` if completions
+    /// are pushed faster than they are copied; `EIO` when the device is going away.
     pub(crate) fn resize(&self, capacity: u32, call: &RingChange<'_, Rrxe>) -> Result<u32> {
         check_capacity(capacity)?;
         // Work requests that the process has posted so far may complete to this CQ.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The QPs that complete to a CQ. They are set to the error state when the CQ loses a completion.
+//! The QPs that complete to a CQ. They are set to the error state when the CQ overflows.
 //!
 //! A process may have as many QPs as the limits allow, and the context that delivers the overflow
 //! event may be softirq. So a work item visits the QPs in a thread of `rrxe_deferred`. All users
