@@ -275,7 +275,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
     let room = usize::try_from(room).unwrap_or(0);
     let count = queue.with(|queue| {
         queue.poll(room, |at, completion| {
-            // SAFETY: The program has room for `room` entries. Both layouts are the same, as
+            // SAFETY: The program has room for `room` entries. Both types have the same size, as
             // `bindings` checks, and all fields of a completion are integers.
             unsafe {
                 wc.add(at)

@@ -78,8 +78,8 @@ impl Memory for Mapping {
             return &[];
         }
         let count = (self.length - offset) / size_of::<AtomicU64>();
-        // SAFETY: `count` words from `offset` on are within the mapping and aligned. All threads
-        // and the kernel access them atomically.
+        // SAFETY: `count` words from `offset` on are within the mapping and aligned. All threads of
+        // the process access them atomically.
         unsafe { slice::from_raw_parts(self.place.byte_add(offset).cast().as_ptr(), count) }
     }
 }

@@ -35,7 +35,8 @@ pub(crate) fn sge(sge: &ibv_sge) -> Sge {
 ///
 /// # Errors
 ///
-/// [`PostError::Invalid`] if there are more, or the list is null.
+/// [`PostError::Invalid`] if `count` is negative or more than `most`, or if it is positive and the
+/// list is null.
 ///
 /// # Safety
 ///

@@ -126,7 +126,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Option<Operation> {
             wr.__bindgen_anon_1.invalidate_rkey,
         )
     };
-    // SAFETY: Each union member consists of integers, for which all bytes are valid.
+    // SAFETY: Both union members consist of integers, for which all bytes are valid.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = Remote {
         addr: rdma.remote_addr,

@@ -218,9 +218,9 @@ impl<M: Memory> CompletionQueue<M> {
         &self.current
     }
 
-    /// Arms the queue: requests an event for the next completion, or for the next solicited one if
-    /// `solicited_only`. A caller that polls after this call and finds no completion gets an event
-    /// for the next one.
+    /// Arms the queue: requests an event for the next completion, or if `solicited_only`, for the
+    /// next one that is solicited or in error. A caller that polls after this call and finds no
+    /// completion gets an event for the next one.
     ///
     /// If the result is [`Armed::NeedsCall`], the queue may hold completions that no event has
     /// announced. The kernel announces them only if the caller also arms the queue by a system

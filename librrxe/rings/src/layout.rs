@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Layout of the shared memory: `rdma_user_rxe.h` and `include/uapi/rdma/rrxe-abi.h`. All offsets
-//! and sizes are in bytes, unless stated otherwise.
+//! Layout of the shared memory: `rdma_user_rxe.h`, `include/uapi/rdma/rrxe-abi.h`, and for
+//! completions `ib_user_verbs.h`. All offsets and sizes are in bytes, unless stated otherwise.
 //!
-//! The provider library (librrxe/provider) checks at compile time that these values agree with both
-//! headers.
+//! The provider library (librrxe/provider) checks at compile time that these values agree with the
+//! headers, except the offsets in [`wc`].
 
 /// Header of a ring: `struct rxe_queue_buf`. All fields have 32 bits.
 pub mod ring {

@@ -4,7 +4,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Shared memory of a fixed size: at least a page, and aligned to a page.
+/// Shared memory of a fixed size, aligned to a page.
 ///
 /// Each location is accessed in one width only, either 32 or 64 bits.
 pub trait Memory {

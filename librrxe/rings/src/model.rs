@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Models of the library and the kernel for the model checker loom. They check that no request and
-//! no completion is lost, in whatever order the threads see each other's memory accesses. Command
-//! to run them:
+//! no completion is lost, in all orders of the threads' memory accesses with at most 3 preemptions.
+//! Command to run them:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rrxe-rings --lib model

@@ -61,7 +61,7 @@ fn bytes(kernel: &Kernel, index: u32, count: usize) -> Vec<u8> {
     all.take(count).collect()
 }
 
-/// Posts one request by both ways (as a list, and field by field) and checks that the rings are
+/// Posts one request by both ways (as a list, and field by field) and checks that the WQEs are
 /// equal.
 fn one(transport: Transport, operation: Operation, destination: Destination) -> Kernel {
     let (mut queue, kernel) = self::queue(transport, 4);
