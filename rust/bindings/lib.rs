@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Declarations that bindgen generates from the kernel's RDMA and network headers.
+//! Declarations that bindgen generates from headers of the kernel and from `rust/helpers`.
 //!
 //! The headers are in `bindings.h`, the options in `bindgen_parameters`, and the rules for make in
-//! `Makefile.bindgen`. Only the `rdma` crate uses this crate; it wraps each use in a safe type. The
-//! types here are distinct from those of the kernel crate's own bindings, but have the same layout.
+//! `Makefile.bindgen`. Only the `rdma` crate uses this crate; it wraps each use in a safe type or
+//! function. The types here are distinct from those of the kernel crate's own bindings, but have
+//! the same layout.
 
 #![allow(
     clippy::all,
