@@ -86,7 +86,8 @@ use crate::{
 /// A queue pair.
 ///
 /// References to it are held by the verbs object (`struct ib_qp`), by the namespace's table of QPs
-/// until [`Qp::destroy`], and for a short while by each caller that runs its engine.
+/// until [`Qp::destroy`], by its multicast groups and its flow steering rules, by its timer and its
+/// work items while they are pending, and for a short while by each caller that runs its engine.
 #[pin_data]
 pub(crate) struct Qp {
     /// QP number, 24 bits. All GSI QPs have number 1.
@@ -105,7 +106,7 @@ pub(crate) struct Qp {
     pd: Arc<Pd>,
     /// Send CQ. `None` for an XRC target QP.
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// Receive CQ. `None` for a QP without a receive queue.
+    /// Receive CQ. `None` for an XRC QP.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     /// Shared receive queue, if the QP takes its receives from one.
     srq: Option<Arc<Srq>>,
@@ -127,7 +128,8 @@ pub(crate) struct Qp {
     /// Producer side of the rings, for posts of a kernel consumer. `None` if the QP belongs to a
     /// process.
     kernel_queue: Option<Pin<KBox<KernelQueue>>>,
-    /// State of the QP after its last run, for posters, which do not take the turn lock.
+    /// State of the QP after its last run or `modify_qp`, for posters, which do not take the turn
+    /// lock.
     pub(crate) cached_state: CachedState,
     /// Rare conditions that a run has to handle.
     pub(crate) flags: QpFlags,
@@ -253,7 +255,7 @@ impl Qp {
         Self::defer(this);
     }
 
-    /// Unbinds all memory windows that this QP has bound.
+    /// Unbinds all memory windows of type 2 that this QP has bound.
     fn unbind_windows(&self) {
         let mrs = &self.device.mrs;
         mrs.windows.unbind_all(self.qpn.get(), mrs);

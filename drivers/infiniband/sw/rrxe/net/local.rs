@@ -70,9 +70,9 @@ pub(crate) fn is_to_group(builder: &PacketBuilder<'_>, packet: &Packet) -> bool 
 
 /// Puts copies of a packet into the inboxes of the QPs that are attached to its group on the
 /// network device through which the packet leaves. If the group has one member, that QP runs after
-/// the sender's run, as the destination of a unicast packet does. Several members run later, in
-/// threads, since each may have much work and may run other QPs. Members for which memory, room in
-/// the inbox or softirq time is short lose the packet.
+/// the sender's run, as the destination of a unicast packet does. Several members run later, those
+/// of processes in threads, since each may have much work and may run other QPs. Members for which
+/// memory, room in the inbox or softirq time is short lose the packet.
 #[inline(never)]
 pub(crate) fn deliver_to_group(qp: &Qp, builder: &PacketBuilder<'_>, effects: &mut RunEffects) {
     let group = builder.endpoints().destination;

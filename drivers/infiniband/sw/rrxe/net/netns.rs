@@ -59,7 +59,7 @@ pub(crate) struct NetContext {
     pub(crate) readers: Arc<ReadSections>,
     /// Limit of the packets and frames that wait for the QPs.
     pub(crate) backlog: Arc<Backlog>,
-    /// Counters of dropped packets that belong to no QP.
+    /// Counters of packets that were dropped before a QP received them.
     pub(crate) drops: Drops,
     /// Budget of requests to ib_cm, used if the namespace's administrators are not those of the
     /// host.
@@ -73,7 +73,7 @@ pub(crate) struct NetContext {
     sockets: Mutex<Option<Sockets>>,
 }
 
-/// Sockets that receive RoCEv2 packets. There is none for IPv6 if the namespace lacks IPv6.
+/// Sockets that receive RoCEv2 packets. There is none for IPv6 if the kernel runs without IPv6.
 struct Sockets {
     _v4: UdpSocket<NetContext>,
     _v6: Option<UdpSocket<NetContext>>,
@@ -154,7 +154,7 @@ impl NetContext {
         }
         let link = self.address_owners.link_at(to, ingress)?;
         let (mut f, mut result) = (Some(f), None);
-        // Visits as many QPs as there are devices.
+        // Visits at most as many QPs as there are devices.
         self.gsis.for_each_while(|_, qp| {
             if qp.device.link.id() == link {
                 result = f.take().map(|f| f(qp));
@@ -164,8 +164,8 @@ impl NetContext {
         result
     }
 
-    /// Does the same as [`Self::with_qp`] for a packet of a QP of this host that sends all its
-    /// packets to one QP. `recent` caches the look-up.
+    /// Does the same as [`Self::with_qp`] for a packet that a QP of this host sends. `recent`
+    /// caches the look-up.
     pub(crate) fn with_cached_qp<R>(
         &self,
         recent: &mut LastLookup<Qp>,
@@ -243,7 +243,8 @@ impl NetContexts {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` if another socket has the UDP port; `ENOMEM`.
+    /// `EADDRINUSE` if another socket has the UDP port; `ENOMEM`; other errors of the creation and
+    /// the bind of a socket.
     pub(crate) fn acquire(&self, net: &Net) -> Result<Arc<NetContext>> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries

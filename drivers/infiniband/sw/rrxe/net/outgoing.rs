@@ -23,7 +23,7 @@ use crate::qp::peer::Peer;
 pub(crate) enum Outgoing {
     /// An IP packet.
     Packet {
-        /// The packet, complete but for the link-layer header.
+        /// The packet, complete but for the link-layer header and an IPv4 header's checksum.
         packet: TxPacket,
         /// Route of a datagram. `None` for other packets: they take the route of their QP's peer.
         route: Option<Route>,

@@ -55,7 +55,7 @@ pub(crate) struct Path {
     address: Address,
     /// Route, looked up when the first packet is sent.
     route: Option<Route>,
-    /// Whether the source was an address of the link when a route was first looked up. ib_core may
+    /// Whether the source has been an address of the link at a look-up of the route. ib_core may
     /// remove the address later though the host keeps it: if its prefix changes, or if a bond uses
     /// another port.
     is_of_link: bool,
@@ -100,12 +100,12 @@ impl Path {
     }
 
     /// Returns header fields and route. Looks the route up again when it is no longer valid. Any
-    /// context; doesn't sleep.
+    /// context but hard interrupts; doesn't sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the source was no address of the link at the first look-up; `ENODEV` if the
-    /// network device is gone; those of [`Route::lookup`].
+    /// `EINVAL` if the source is no address of the link, and was none at any earlier look-up;
+    /// `ENODEV` if the network device is gone; those of [`Route::lookup`].
     #[inline]
     pub(crate) fn resolve(&mut self) -> Result<(&Address, &Route)> {
         if !self.route.as_ref().is_some_and(Route::is_valid) {
@@ -121,7 +121,7 @@ impl Path {
         self.route.as_ref()
     }
 
-    /// Looks the route up, and checks the source address the first time.
+    /// Looks the route up. Checks the source address before, until the check has succeeded once.
     fn look_up(&mut self) -> Result<Route> {
         let source = self.address.source;
         if !self.is_of_link && !self.link.has_gid_on(source, self.netdev_index) {

@@ -31,7 +31,7 @@ use crate::{
     qp::Qp,
 };
 
-/// A packet with decoded headers and a checked ICRC.
+/// A packet with decoded headers.
 pub(crate) struct RxPacket {
     /// The socket buffer.
     pub(crate) skb: RxSkb,
@@ -104,7 +104,8 @@ impl RxPacket {
         }
     }
 
-    /// Returns the offset of `len` payload bytes at `offset` from the beginning of the packet.
+    /// Returns how many bytes behind the BTH's first byte the `len` bytes at `offset` of the
+    /// payload begin.
     fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanError> {
         let end = (offset as usize).saturating_add(len);
         if end > self.packet.payload_len as usize {
@@ -202,8 +203,8 @@ fn admit(
 
 /// Gives a packet to all QPs that are attached to its group. If the group has one member, returns
 /// that QP and the packet: the QP receives the packet at once, as it does a unicast packet. The
-/// members of a larger group get copies and run later, in threads, since each may have much work
-/// and may run other QPs.
+/// members of a larger group get copies and run later, those of processes in threads, since each
+/// may have much work and may run other QPs.
 #[inline(never)]
 fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Qp>, RxPacket)> {
     let (group, port) = (packet.endpoints.destination, packet.skb.ingress().port());
@@ -227,7 +228,7 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
     None
 }
 
-/// Gives each member of a group a copy of a packet, which waits for a thread to run the member.
+/// Gives each member of a group a copy of a packet, which waits for a later run of the member.
 /// Softirq, or with the turn lock of a sending QP (`qp/turn.rs`) held.
 pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     for qp in members {

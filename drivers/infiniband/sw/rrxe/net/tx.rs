@@ -176,7 +176,7 @@ impl<'a> PacketBuilder<'a> {
         self.skb.into_packet(ip, &udp)
     }
 
-    /// Returns the ICRC of the packet without its trailer.
+    /// Returns the ICRC of the packet, which still lacks its trailer. The ICRC covers the pad.
     fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
         let next = self.skb.bytes().get(BTH_LEN..)?;
         let mut icrc = match ip {

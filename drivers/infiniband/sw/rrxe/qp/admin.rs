@@ -102,8 +102,8 @@ impl Qp {
         trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
     }
 
-    /// Stores `state`, the state of the QP after a run, where posters read it. Emits a tracepoint
-    /// if the state has changed.
+    /// Stores `state`, the state of the QP after a run or a `modify_qp`, where posters read it.
+    /// Emits a tracepoint if the state has changed.
     #[inline(always)]
     pub(crate) fn cache_state(&self, state: QpState) {
         if trace::qp_state_enabled() {

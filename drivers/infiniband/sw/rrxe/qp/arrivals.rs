@@ -9,7 +9,7 @@ use crate::net::{drops::Drops, rx::RxPacket};
 /// The packets of a QP's inbox, followed by a packet that has just come and was not queued (the
 /// packet at hand).
 ///
-/// Used with the turn lock (`qp/turn.rs`) held.
+/// The packets of the inbox are taken with the turn lock (`qp/turn.rs`) held.
 pub(crate) struct Arrivals<'a> {
     inbox: &'a SkbQueue,
     /// The packet at hand, until it is taken. A reference keeps the packet out of this stack frame:

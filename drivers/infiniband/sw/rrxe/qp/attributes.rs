@@ -33,8 +33,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a change that the state table or the limits forbid, for a source address in
-    /// another namespace, and if the QP is destroyed. `ENOMEM`.
+    /// `EINVAL` for a change that the engine or the limits forbid, for a source that is no address
+    /// of the link, and if the QP is destroyed. `ENOMEM`.
     pub(crate) fn modify(this: &Arc<Self>, change: &QpModify) -> Result {
         this.check_limits(&change.attrs)?;
         let foreign = |av| !this.device.link.has_source(av);
@@ -108,7 +108,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a change that the state table forbids, and if the QP is destroyed.
+    /// `EINVAL` for a change that the engine refuses, and if the QP is destroyed.
     fn modify_engine(
         &self,
         change: &QpModify,

@@ -51,7 +51,8 @@ pub(crate) fn grant(asked: &QpCap) -> Result<QpCap> {
 ///
 /// # Errors
 ///
-/// `ENOMEM`.
+/// `ENOMEM`; `EIO` if the process's context is going away; `EINVAL` for a size or capacity that no
+/// ring may have.
 pub(crate) fn new_ring(
     mmap_entries: Option<&Arc<MmapEntries>>,
     size: usize,

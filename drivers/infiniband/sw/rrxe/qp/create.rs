@@ -72,7 +72,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a GSI QP of a process, `EINVAL` for capacities beyond the limits, `ENOMEM`.
+    /// `EOPNOTSUPP` for a GSI QP of a process, `EINVAL` for capacities beyond the limits, `ENOMEM`,
+    /// `EIO` if the context is going away.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: QpInit<Rrxe>,
@@ -208,12 +209,12 @@ struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of at least the capacities `cap`. `mmap_entries` lets the process map the rings.
-    /// It is `None` if no process maps them.
+    /// Creates rings of at least the capacities `cap`. `mmap_entries` lets the process map the
+    /// rings. It is `None` if no process maps them.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `ENOMEM`, `EIO` if the process's context is going away.
     fn new(
         init: &QpInit<Rrxe>,
         cap: &QpCap,

@@ -13,10 +13,11 @@ use crate::{
 };
 
 impl Qp {
-    /// Checks a packet before the QP receives it. Refuses packets of senders other than the
-    /// peer, and packets to QP1 that are not management datagrams, and counts them. `sender` is as
-    /// for [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted.
-    /// Any context up to softirq.
+    /// Checks a packet before the QP receives it. Refuses packets of senders other than the peer,
+    /// packets that came by a wrong network device, and packets to QP1 that are not management
+    /// datagrams, and counts them. `sender` is as for
+    /// [`Peer::check`](crate::qp::peer::Peer::check). Returns whether the packet is admitted. Any
+    /// context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -57,9 +58,11 @@ impl Qp {
         }
     }
 
-    /// Receives a packet whose ICRC is right, to be taken in by a deferred run. Used for packets
-    /// that several QPs receive, and when softirqs have used up their time: runs in this softirq
-    /// would take too long. If the inbox is full, the packet is dropped and counted. Softirq.
+    /// Receives a packet whose ICRC is right, or which never left this host. A later run takes it
+    /// in: a deferred run, or one in softirq for a QP of a kernel consumer. Used for packets that
+    /// several QPs receive, and when softirqs have used up their time: runs in the caller's context
+    /// would take too long. If the inbox is full, the packet is dropped and counted. Any context up
+    /// to softirq.
     pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
         match this.inbox.push(skb) {
             Ok(()) => Self::defer(this),

@@ -321,8 +321,8 @@ impl Core {
         true
     }
 
-    /// Flushes, or defers sending to a thread or to the poller of the doorbell page
-    /// (`doorbells.rs`), where the CPU time counts for the process.
+    /// Flushes, or defers sending. A process's QP is deferred to a thread or to the poller of the
+    /// doorbell page (`doorbells.rs`), where the CPU time counts for the process.
     ///
     /// Used for QPs without acknowledgments, where no received packet enables the QP to send.
     /// Otherwise a stranger's datagram would cause a softirq to send work requests that a process
@@ -414,8 +414,8 @@ impl Core {
         Some(Next::Done)
     }
 
-    /// Handles the result of the network stack for a packet: counts it, or tells the engine of the
-    /// failure.
+    /// Handles the result of the network stack for a packet: counts it, and tells the engine of a
+    /// failure, unless the packet is just lost ([`oversize`]).
     #[inline(never)]
     fn handle_sent(
         &mut self,
@@ -553,7 +553,7 @@ enum Next {
 /// Outcome of a packet that the network stack does not have to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxOutcome {
-    /// The packet left the host, or is in a queue of this host.
+    /// The packet is in a queue of a QP of this host, or no QP takes it.
     Left,
     /// The host dropped the packet, because there was no memory, no route or no room in a queue.
     Dropped,

@@ -137,8 +137,9 @@ impl Filter {
         self.accepts.load(Ordering::Relaxed) == Accepts::Peer as u32
     }
 
-    /// Refuses a packet that is not of the peer. `sender` is as for [`Admission::check`]. The
-    /// holder of the turn lock may still refuse a packet that is admitted here.
+    /// Refuses a packet that is not of the peer, or a datagram that came by a wrong network device.
+    /// `sender` is as for [`Admission::check`]. The holder of the turn lock may still refuse a
+    /// packet that is admitted here.
     ///
     /// # Errors
     ///

@@ -127,8 +127,8 @@ impl Producer {
 }
 
 impl KernelQueue {
-    /// Creates the producers of the send ring `send` and of a receive ring `recv`, if there is one.
-    /// Process context.
+    /// Creates the kernel queue from the send ring `send` and from `recv`, the producer of the
+    /// receive ring, if there is one. Process context.
     ///
     /// # Errors
     ///

@@ -76,9 +76,9 @@ fn fits(netdev: &Netdev, length: u32) -> bool {
     (header.max(1)..=longest.min(MAX_FRAME)).contains(&length)
 }
 
-/// Builds the frame of a work request, and passes copies of it to the QPs of the device whose flow
-/// rules match. Returns `None` if the frame is lost, because there is no network device or no
-/// memory. Bottom halves disabled, turn lock (`qp/turn.rs`) held.
+/// Builds the frame of a work request, and passes copies of it to the other QPs of the device whose
+/// flow rules match. Returns `None` if the frame is lost: there is no network device or no memory,
+/// or the device needs too much headroom. Bottom halves disabled, turn lock (`qp/turn.rs`) held.
 ///
 /// # Errors
 ///

@@ -196,7 +196,7 @@ impl RecvQueue {
     }
 
     /// Returns whether the shared receive queue from which [`Self::take_named`] took the last WQE
-    /// still exists. Returns `true` if the QP is not an XRC target.
+    /// still exists. Returns `true` if the QP holds no such queue.
     pub(crate) fn has_current(&self) -> bool {
         match &self.source {
             Source::Domain {

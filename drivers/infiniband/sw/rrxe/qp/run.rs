@@ -17,8 +17,8 @@ use crate::qp::{
     turn::{Held, RunRequest},
 };
 
-/// Maximum number of runs that one caller makes, those of the QP and of its local peers together.
-/// The caller defers further work ([`Qp::defer`]).
+/// Maximum number of runs that one caller makes, those of the QP and of its local peers of the same
+/// payer together. The caller defers further work ([`Qp::defer`]).
 const MAX_RUNS: u32 = 16;
 
 impl Qp {
@@ -93,9 +93,9 @@ impl Qp {
     }
 
     /// Runs the engine until it has no work left, or another CPU holds the turn lock. Defers the QP
-    /// after a run that has used up its packet budget, and if the run budget (`budget`) is used up
-    /// while run requests are left. Returns a local peer that got packets and has not run. Bottom
-    /// halves are disabled.
+    /// after a run that ended before its work was done, or schedules it on the CPU that must send.
+    /// Also defers it if the run budget (`budget`) is used up while run requests are left. Returns
+    /// a local peer that got packets and has not run. Bottom halves are disabled.
     ///
     /// `held` is the guard of the turn lock, if the caller has it. `request` is the purpose of the
     /// runs. `arrivals` may have a packet at hand: it is taken in, or goes to the inbox.

@@ -13,7 +13,7 @@ use kernel::{
 const MAX_TIME: Delta = Delta::from_millis(2);
 
 /// The runs that a caller may still make, those of one QP and of its local peers (QPs of this host
-/// to which it sends) together.
+/// to which it sends) together. Local peers of other payers have a budget of their own.
 pub(super) struct RunBudget {
     /// Number of runs left.
     left: u32,

@@ -66,7 +66,7 @@ pub(crate) struct SendQueue {
     signal_all: bool,
     /// Process or kernel consumer.
     owner: Owner,
-    /// A memory window was bound since the QP was created or reset.
+    /// A bind of a memory window was begun since the QP was created or reset.
     binds: bool,
     /// Forms of the payload of `window` WQEs.
     payloads: KVVec<WqePayload>,
@@ -202,7 +202,8 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// `LocQpOpErr` if the WQE has too many SGEs, `LocLenErr` if its length is not valid.
+    /// `LocQpOpErr` if the WQE has too many SGEs, `LocLenErr` if its length is not valid, or if a
+    /// READ or an atomic is inline.
     fn copy_sges(
         &mut self,
         slot: u32,

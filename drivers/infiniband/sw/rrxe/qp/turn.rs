@@ -123,7 +123,7 @@ impl<T: Unpin> Turn<T> {
     /// If another caller holds the lock, this leaves `request` to it and returns at once. `held` is
     /// the guard if the caller has the lock already. `body` gets the purposes of the run. `after`
     /// returns whether to continue. If it returns `false`, it has arranged for a later call of this
-    /// function.
+    /// function, or found that none is needed.
     pub(crate) fn advance<'a, R>(
         &'a self,
         mut held: Option<Held<'a, T>>,

@@ -69,7 +69,7 @@ impl Context {
         self.doorbells.as_ref()
     }
 
-    /// Returns the payer of the context's doorbell page, QPs, CQs and device memory.
+    /// Returns the payer of the context's doorbell page and objects.
     pub(crate) fn payer(&self) -> &Arc<Payer> {
         &self.payer
     }

@@ -72,7 +72,7 @@ pub(crate) struct CqLoad {
     pub(crate) unread: u32,
     /// Kind of completion that triggers the next notification, as a word.
     pub(crate) armed: &'static CStr,
-    /// Whether the CQ has lost a completion.
+    /// Whether the CQ is in the error state, because it has lost a completion.
     pub(crate) overflowed: bool,
 }
 
@@ -181,7 +181,7 @@ struct State {
     armed: Option<NotifyWhen>,
     /// Whether a call of [`Cq::look`] is pending for an armed CQ.
     look_pending: bool,
-    /// Whether a completion found the ring full.
+    /// Whether a completion found the ring full. Stays `false` if the CQ ignores overruns.
     overflowed: bool,
     /// Whether completions that find the ring full are dropped without an error
     /// (`IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`).
@@ -204,7 +204,8 @@ struct State {
     moderated: u16,
     /// Time of the first of the completions that `moderated` counts.
     since: Option<Instant<Monotonic>>,
-    /// Handle of the timer that delivers a paced or moderated notification.
+    /// Handle of the timer, which delivers a paced or moderated notification, or one that arming
+    /// triggers.
     pacer: TimerSlot<ArcHrTimerHandle<Cq>>,
 }
 
@@ -260,7 +261,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the capacity is zero or more than [`limits::MAX_CQE`]; `ENOMEM`.
+    /// `EINVAL` if the capacity is zero or more than [`limits::MAX_CQE`]; `ENOMEM`; `EIO` if the
+    /// context is going away.
     pub(crate) fn create(
         device: &Arc<Device>,
         init: CqInit,
@@ -455,8 +457,8 @@ impl Cq {
         }
     }
 
-    /// Returns whether a completion was lost. QPs that complete to this CQ then deliver nothing any
-    /// more. Any context.
+    /// Returns whether the CQ is in the error state, because a completion was lost. QPs that
+    /// complete to this CQ then deliver nothing any more. Any context.
     pub(crate) fn is_overflowed(&self) -> bool {
         self.state.lock().overflowed
     }
