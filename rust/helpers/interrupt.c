@@ -3,8 +3,8 @@
  * Helpers for Rust (see helpers.c): interrupts, softirqs and preemption.
  *
  * On PREEMPT_RT, other code with softirqs disabled may preempt code with softirqs disabled on the
- * same CPU. rust/rdma/support/read_section.rs counts read sections per CPU without atomic
- * operations, and would lose readers there.
+ * same CPU. rust/rdma/support/read_section.rs loads a CPU's count of read sections and stores the
+ * new count in a second step, and would lose readers there.
  */
 #ifdef CONFIG_PREEMPT_RT
 #error "rrxe does not support kernels with CONFIG_PREEMPT_RT"

@@ -125,7 +125,7 @@ __rrxe_helper int rrxe_helper_inet6_sdif(const struct sk_buff *skb)
 	return inet6_sdif(skb);
 }
 
-/* Returns the index of the network device that received the packet, or 0. */
+/* Returns the index of the device that received the packet or of its L3 master device, or 0. */
 __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 {
 	return skb->skb_iif;

@@ -115,8 +115,8 @@ impl IbDevice {
     /// Returns the device's name (`ib_device.name`) as a C string. A rename may change it while it
     /// is read.
     pub(crate) fn name_ptr(&self) -> *const kernel::ffi::c_char {
-        // SAFETY: The field is in bounds of a valid `ib_device`. A rename never overwrites the
-        // terminating zero.
+        // SAFETY: The field is in bounds of a valid `ib_device`. A rename never overwrites the zero
+        // in the last byte of the array.
         unsafe { (&raw const (*self.as_raw()).name).cast() }
     }
 
@@ -203,7 +203,7 @@ impl Registered<'_> {
     ///
     /// # Context
     ///
-    /// Process; the caller may hold any lock.
+    /// Process; the caller may hold any lock that leaves interrupts enabled.
     pub fn port_state(&self, netdev: &Netdev) {
         // SAFETY: The device is registered by the type invariant, and `netdev` is valid by its own.
         unsafe { bindings::ib_dispatch_port_state_event(self.0.as_raw(), netdev.as_ptr()) };

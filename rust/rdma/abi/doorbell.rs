@@ -4,8 +4,8 @@
 //!
 //! The page has a bit for each send queue of a context (`dirty`), and a bit for each word of those
 //! bits (`summary`); see `struct rrxe_doorbell` in `include/uapi/rdma/rrxe-abi.h`. The process may
-//! write anything to the page at any time. So the kernel only clears bits, by atomic exchanges, and
-//! treats a set bit as no more than a hint to look at a send queue.
+//! write anything to the page at any time. So the kernel accesses the bits by atomic operations,
+//! and treats a set bit as no more than a hint to look at a send queue.
 //!
 //! In this file a *slot* is the number of a send queue in the page, and a *leaf* is the index of a
 //! 64-bit word of `dirty`.
@@ -326,7 +326,7 @@ mod tests {
         Ok(())
     }
 
-    /// Bits of unused slots are ignored, except in a leaf that has a slot in use.
+    /// Ignores the bits in the leaves behind the last leaf that has a slot in use.
     #[test]
     fn sweeps_only_leaves_in_use() -> Result {
         let page = DoorbellPage::unmapped()?;

@@ -94,8 +94,8 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// `vma` must be a mapping that is being created, with its lock held. It must span at least
-    /// `pages` pages.
+    /// `vma` must be a mapping that is being created, with the mmap lock held for writing. It must
+    /// span at least `pages` pages.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl SharedMemory {
             // SAFETY: `offset` is within the allocation, and each address of vmalloc memory has a
             // page.
             let page = unsafe { core_bindings::vmalloc_to_page(memory.add(offset).cast()) };
-            // SAFETY: The caller guarantees that `vma` is valid, locked, and spans `address` (see
-            // `# Safety`). `page` is a counted page of order 0.
+            // SAFETY: The caller guarantees that `vma` is valid and spans `address`, with the mmap
+            // lock held for writing (see `# Safety`). `page` is a counted page of order 0.
             let code = unsafe { core_bindings::vm_insert_page(vma, address, page) };
             kernel::error::to_result(code)?;
             address = address.wrapping_add(PAGE_SIZE);
@@ -155,8 +155,8 @@ unsafe impl Send for Entries {}
 #[pin_data]
 pub struct MmapEntries {
     ucontext: NonNull<bindings::ib_ucontext>,
-    /// Set once the context ends: the table has no entries from then on. Set with the lock of
-    /// `entries` held.
+    /// Set when the context ends, with the lock of `entries` held. The table gets no more entries,
+    /// and [`MmapEntries::close`] removes those that it has.
     closed: Atomic<bool>,
     #[pin]
     entries: Mutex<Entries>,
@@ -270,7 +270,7 @@ pub(crate) fn dm_offset(handle: u32) -> Option<u64> {
         .checked_add(bindings::RRXE_DM_OFFSET)
 }
 
-/// Returns the number of the page that begins at `offset`, which is in bytes.
+/// Returns the number of the page that contains the byte at `offset`.
 fn page(offset: u64) -> Result<u32> {
     u32::try_from(offset / PAGE_SIZE as u64).map_err(|_| ENOMEM)
 }
@@ -319,8 +319,8 @@ impl MmapEntry {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the offset is in page 0; `ENOMEM` if memory is short, or if the offset is beyond
-    /// the range of ib_core's table; `EIO` if the context is going away.
+    /// `EINVAL` if the offset is in page 0; `ENOMEM` if memory is short, or if the offset is in use
+    /// or beyond the range of ib_core's table; `EIO` if the context is going away.
     pub(crate) fn at(
         owner: &Arc<MmapEntries>,
         memory: Arc<SharedMemory>,
@@ -335,8 +335,8 @@ impl MmapEntry {
         self.offset
     }
 
-    /// Returns whether the entry may still be in ib_core's table. Once this is false, it stays
-    /// false.
+    /// Returns false once [`MmapEntries::close`] has removed the entry from ib_core's table, or is
+    /// about to. Once this is false, it stays false.
     fn may_be_in_table(&self) -> bool {
         !self.owner.closed.load(Relaxed)
     }

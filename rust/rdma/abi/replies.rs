@@ -22,7 +22,8 @@ pub struct QpReply {
 
 impl QpReply {
     /// Returns the bytes of `struct rxe_create_qp_resp` (`rdma_user_rxe.h`), followed by
-    /// `struct rrxe_create_qp_resp` (`rrxe-abi.h`). Stock librxe has no room for the latter.
+    /// `struct rrxe_create_qp_resp` (`rrxe-abi.h`) and eight zeros. Stock librxe has room for the
+    /// first structure only.
     pub(crate) fn to_bytes(self) -> [[u8; RingReply::SIZE]; 3] {
         let mut doorbell = [0; RingReply::SIZE];
         let slot = self.slot.unwrap_or(bindings::RRXE_NO_SLOT);

@@ -278,9 +278,9 @@ impl Ring {
         unsafe { bytes.assume_init() }
     }
 
-    /// Copies `N` bytes of an element out, from `offset` on. Reads each aligned 64-bit word once.
-    /// For a few words this is quicker than [`Ring::read_bytes`]. Returns zeros if the range is not
-    /// made of aligned words of the element.
+    /// Copies `N` bytes, a multiple of 8, of an element out, from `offset` on. Reads each aligned
+    /// 64-bit word once. For a few words this is quicker than [`Ring::read_bytes`]. Returns zeros
+    /// if `offset` is not a multiple of 8, or if the range ends beyond the element.
     #[inline]
     pub fn read_words<const N: usize>(&self, slot: u32, offset: usize) -> [u8; N] {
         let mut bytes = [0; N];
