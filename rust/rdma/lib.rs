@@ -6,12 +6,12 @@
 //! A driver implements the trait [`provider::Provider`]. It creates its devices by
 //! [`device::Unregistered`]. [`device::link::LinkRegistration`] lets administrators create a device
 //! with `rdma link add`. ib_core calls the driver through the `struct ib_device_ops` that the
-//! module `ops` builds. Each function in that table converts its C arguments, makes one call of
-//! safe Rust code and converts the result.
+//! module `ops` builds. Each function in that table converts its C arguments, calls safe Rust code
+//! and converts the result.
 //!
 //! An object of ib_core (for example a `struct ib_qp`) holds a counted reference to the driver's
-//! object (see `verbs::object`). The driver's object reaches ib_core's object only through a
-//! [`verbs::upcall::Upcall`], which can be revoked.
+//! object (see `verbs::object`). A QP, CQ or shared receive queue of the driver reaches ib_core's
+//! object only through a [`verbs::upcall::Upcall`], which can be revoked.
 //!
 //! The ABI that provider libraries of processes rely on is in [`abi`], and the tracepoints are in
 //! [`trace`]. No other module depends on the driver, so the rest can serve other drivers.

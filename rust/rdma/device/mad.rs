@@ -36,12 +36,12 @@ const RESPONSE_TIME: u32 = 18;
 const PORT: u8 = 1;
 const ALL_PORTS: u8 = 0xff;
 
-/// Counters of a port since its device was created.
+/// Counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Number of times that the port went down.
     pub link_downed: u64,
-    /// Number of received packets with errors.
+    /// Number of packets with errors that the port's network namespace received.
     pub received_errors: u64,
     /// Number of packets that could not be sent.
     pub sent_discards: u64,

@@ -99,8 +99,8 @@ pub(crate) unsafe extern "C" fn firmware<P: Provider>(
     };
 }
 
-/// Implements `enable_driver` of `struct ib_device_ops`. Also dispatches the event that the port is
-/// active, if it is.
+/// Implements `enable_driver` of `struct ib_device_ops`. Also dispatches the event of the port's
+/// state: `IB_EVENT_PORT_ACTIVE` or `IB_EVENT_PORT_ERR`.
 ///
 /// # Safety
 ///
