@@ -19,8 +19,9 @@ use crate::bindings;
 ///
 /// - `secretmem_fault()` (mm/secretmem.c) takes a page out of the direct mapping before any process
 ///   has the page mapped.
-/// - The other users of `set_direct_map_invalid_noflush()` (mm/vmalloc.c, mm/execmem.c) take out
-///   only pages of the kernel's own.
+/// - The other users of `set_direct_map_invalid_noflush()` and `set_direct_map_valid_noflush()`
+///   take out only pages of the kernel's own (mm/vmalloc.c, mm/execmem.c), or pages that were out
+///   before (kernel/power/snapshot.c).
 ///
 /// The exception is a pinned page in which the hardware finds a memory error later.
 /// `set_mce_nospec()` (arch/x86/mm/pat/set_memory.c) takes this page out of the direct mapping. An

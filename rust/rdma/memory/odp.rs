@@ -15,11 +15,11 @@
 //!
 //! A chunk covers 2 MiB of an address space, at a multiple of 2 MiB. It is created when a region is
 //! first used there. All regions of a process on a device share its chunks. So an invalidation
-//! visits as many chunks as its range has last-level page tables, however many regions are
-//! registered. Each time that the number of chunks has doubled (first at 64), the chunks without
-//! present pages are freed. All chunks are freed soon after the last region of the process on the
-//! device has ended. A region only determines to which addresses its keys give access. A region may
-//! be the whole address space.
+//! visits at most one chunk of a device for each 2 MiB that its range touches, however many regions
+//! are registered. Each time that the number of chunks has doubled and is at least 64, the chunks
+//! without present pages are freed. All chunks are freed soon after the last region of the process
+//! on the device has ended. A region only determines to which addresses its keys give access. A
+//! region may be the whole address space.
 //!
 //! A process can cause invalidations of its mappings without a pause. The kernel's functions that
 //! wait for the end of all invalidations then wait for as long as the process likes. So system
@@ -217,8 +217,8 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// - `EFAULT` if the range is not within the chunk, or if the process has not mapped it, or may
-    ///   not read it.
+    /// - `EFAULT` if the range is not within the chunk, if the process has not mapped it or may not
+    ///   read it, or if the kernel cannot access a page through its direct mapping.
     /// - `EPERM` if the process may not write to the range, for [`Fault::Write`].
     /// - `EINVAL` if a page has a smaller order than `order`.
     /// - `EINTR` if the calling task was killed.
@@ -293,8 +293,8 @@ impl Chunk {
 
 impl Drop for Chunk {
     /// After this, no reader can use a page of the chunk, and no walk can store another page: a
-    /// thread that walks holds a reference to the chunk. Waits for read-side sections, but not for
-    /// MMU notifiers. Process context; sleeps.
+    /// thread that walks holds a reference to the chunk. Waits for read-side sections and for the
+    /// lock, but not for the end of invalidations. Process context; sleeps.
     fn drop(&mut self) {
         self.locked(|| {
             self.pages().forget(0, usize::MAX, |_| true);
@@ -518,8 +518,8 @@ impl OnDemand {
     /// # Errors
     ///
     /// - `EFAULT` if the range is not within the region, if the process has not mapped it or may
-    ///   not read it, if its addresses are 8 PiB or higher, or if the calling thread belongs to
-    ///   another process.
+    ///   not read it, if its addresses are 8 PiB or higher, if the kernel cannot access a page
+    ///   through its direct mapping, or if the calling thread belongs to another process.
     /// - `EPERM` if the process may not write to the range, for [`Fault::Write`].
     /// - `EINVAL` if a page is small, in a region of huge pages.
     /// - `EINTR` if the process was killed.

@@ -195,10 +195,10 @@ impl AddressSpace {
         NonNull::new(from_err_ptr(umem).map_err(signal_or)?).ok_or(ENOMEM)
     }
 
-    /// Removes all chunks without present pages. The chunks that remain are no more than the
-    /// last-level page tables of the process. The next removal takes place when there are twice as
-    /// many chunks as remain now. A thread that is faulting in memory of a removed chunk finds the
-    /// memory absent afterwards and faults it in again.
+    /// Removes all chunks without present pages. The chunks that remain are no more than the 2 MiB
+    /// ranges in which the process has mapped pages. The next removal takes place when there are
+    /// twice as many chunks as remain now, and at least [`FEW_CHUNKS`]. A thread that is faulting
+    /// in memory of a removed chunk finds the memory absent afterwards and faults it in again.
     fn remove_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {
