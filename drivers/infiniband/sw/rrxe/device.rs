@@ -59,8 +59,8 @@ const ACK_DELAY: u8 = 15;
 
 /// An RDMA device.
 ///
-/// ib_core's device has a reference to it until that device is unregistered. Every object on the
-/// device has a reference to it.
+/// ib_core's device has a reference to it until that device is unregistered. PDs, CQs, SRQs, QPs
+/// and address handles have one each, too.
 #[pin_data]
 pub(crate) struct Device {
     /// Connection of the device with its network device and its network namespace.
@@ -86,7 +86,7 @@ pub(crate) struct Device {
     pub(crate) qps: Arc<Quota>,
     /// Quota of device memory, in bytes.
     pub(crate) dm: Arc<Quota>,
-    /// Senders of MAD requests to the device's GSI QP, with their rates.
+    /// Recent senders of MADs to the device's GSI QP.
     #[pin]
     pub(crate) senders: Senders,
     /// MADs of the device's GSI QP that wait in ib_cm's queue.

@@ -4,10 +4,11 @@
 //! device).
 //!
 //! [`provider`] implements the `ib_device_ops` that ib_core calls. [`verbs`] has a file for each
-//! kind of verbs object. [`device::link`] creates and destroys devices (`rdma link add`, `rdma link
-//! delete`). A queue pair ([`qp`]) runs the protocol engine of the `roce` crate under a lock of its
-//! own, the turn lock ([`qp::turn`]). [`qp::engine_host`] gives the engine access to the QP's
-//! rings, memory and completion queues. [`net::rx`] receives packets, [`net::tx`] builds packets.
+//! kind of verbs object, except for queue pairs ([`qp`]), memory regions and memory windows
+//! ([`memory`]). [`device::link`] creates and destroys devices (`rdma link add`, `rdma link
+//! delete`). A queue pair runs the protocol engine of the `roce` crate under a lock of its own, the
+//! turn lock ([`qp::turn`]). [`qp::engine_host`] gives the engine access to the QP's rings, memory
+//! and completion queues. [`net::rx`] receives packets, [`net::tx`] builds packets.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Capacities of a device and limits of users. No limit is lower than that of rdma_rxe, so that an
-//! application that fits into rdma_rxe fits here, too.
+//! Capacities of a device and limits of users. No capacity is lower than that of rdma_rxe, apart
+//! from the length of the GID table.
 
 pub(crate) mod accounts;
 pub(crate) mod semaphore;

@@ -8,9 +8,9 @@
 //!
 //! Processes must not delay the end of the device. Each QP flushes the WQEs that were posted before
 //! the first round, and no later ones. The QPs flush in rounds, a part of each QP's WQEs per round,
-//! so that QPs with few WQEs are done soon. After [`FLUSH_TIME`] the remaining WQEs are not
-//! flushed: from then on no run of the protocol engine of a process's QP begins, whatever its
-//! process posts and its peers send.
+//! so that QPs with few WQEs are done soon. After [`FLUSH_TIME`], or after [`MIN_FLUSH_TIME`] for a
+//! device whose flush begins late, the remaining WQEs are not flushed: from then on no run of the
+//! protocol engine of a process's QP begins, whatever its process posts and its peers send.
 
 use kernel::{
     sync::Arc,

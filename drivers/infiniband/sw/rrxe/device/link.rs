@@ -84,7 +84,7 @@ pub(crate) struct Link {
     active: Atomic<bool>,
     /// Number of times that the port ceased to be active.
     downs: Atomic<u64>,
-    /// Speed in megabits a second at the last query; zero if the network device doesn't know it.
+    /// Last known speed in megabits a second; zero if the network device has never known it.
     speed: Atomic<u32>,
     /// Work item that queries the speed (`speed.rs`).
     #[pin]
@@ -244,7 +244,7 @@ impl Link {
     }
 
     /// Returns the VLAN of the network device with the address `gid`, the destination of a packet
-    /// that came in by `ingress`; `None` if it is no VLAN device. Any context but hard interrupts.
+    /// that came in by `ingress`; `None` if there is none. Any context but hard interrupts.
     pub(crate) fn vlan_of(&self, gid: Gid, ingress: Ingress) -> Option<u16> {
         let netdev_index = self
             .context

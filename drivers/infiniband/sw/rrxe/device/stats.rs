@@ -22,7 +22,7 @@ pub(crate) enum Counter {
     ReceivedPackets,
     /// Requests that came again after they had been carried out.
     DuplicateRequest,
-    /// Requests with a PSN ahead of the expected one.
+    /// Requests with a PSN ahead of the expected one; on a UC QP, with any but the expected one.
     OutOfSeqRequest,
     /// RNR NAKs received.
     ReceivedRnrNak,
@@ -36,7 +36,8 @@ pub(crate) enum Counter {
     RetryExceeded,
     /// Requests that failed because the RNR retries were exceeded.
     RnrRetryExceeded,
-    /// Times that a requester went back to an earlier PSN to retransmit.
+    /// Times that a requester went back to its oldest unacknowledged PSN after a loss. A return
+    /// after an RNR NAK isn't counted here.
     RequesterRetry,
     /// Packets that could not be sent.
     SendError,
@@ -77,8 +78,8 @@ pub(crate) enum Counter {
 const LEN: usize = Counter::DropConnected as usize + 1;
 
 /// Names of the counters, in the order of [`Counter`]. They are followed by the names of the
-/// namespace's drop counters, in the order of [`Discard::index`]. The packets of those counters
-/// belong to no device.
+/// namespace's drop counters, in the order of [`Discard::index`]. Those have the same value at each
+/// device of the namespace.
 pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_pkts"),
     CounterName::new(c"rcvd_pkts"),

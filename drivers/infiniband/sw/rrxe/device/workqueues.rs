@@ -22,7 +22,7 @@ use crate::{
 /// call nor a packet does.
 pub(crate) struct Workqueues {
     /// Runs QPs in softirq: those of in-kernel consumers, and processes' QPs within the time of
-    /// `softirq_time`.
+    /// `softirq_time`. Also notifies armed CQs of in-kernel consumers.
     pub(crate) softirq: OwnedQueue,
     /// Runs QPs of processes in threads if a run left work to do, moves the QPs of a CQ that
     /// overflowed to the error state, and serves the last doorbells of a page whose polling has
@@ -42,7 +42,8 @@ pub(crate) struct Workqueues {
     /// Accounts of users and memory cgroups, which limit their threads of `deferred` and `owners`,
     /// their objects, events and bytes (`limits/accounts.rs`).
     pub(crate) accounts: Arc<Accounts>,
-    /// Limits of all guest networks together.
+    /// Limits of all guest networks together: the network namespaces that user namespaces other
+    /// than the initial one own.
     pub(crate) guests: Pin<KBox<GuestLimits>>,
     /// Runs the pollers of doorbell pages. An administrator sets CPUs, priority and NUMA affinity
     /// by `/sys/devices/virtual/workqueue/rrxe_poll`.

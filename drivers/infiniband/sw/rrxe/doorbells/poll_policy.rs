@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     /// Makes calls at intervals of `gap`, from `now` on, until the policy says to poll. Returns
-    /// their number, at most 100.
+    /// their number, or 100 if the policy never says so in 99 calls.
     fn calls(policy: &mut PollPolicy, now: &mut i64, gap: i64) -> u32 {
         for count in 1..100 {
             *now += gap;

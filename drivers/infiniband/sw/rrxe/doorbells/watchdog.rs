@@ -13,7 +13,7 @@
 //! The timers' own CPU time is accounted to no process. So while no doorbell of a page rings and
 //! its poller does not read the page, the period of its watchdog grows with the time for which
 //! nothing was posted. A doorbell that rings then may wait for a poller without CPU time until the
-//! period ends: for as long as nothing was posted before, and for [`MAX_PERIOD`] at most.
+//! period ends: for [`MAX_PERIOD`] at most, unless the shortest period is longer.
 
 use kernel::{
     prelude::*,

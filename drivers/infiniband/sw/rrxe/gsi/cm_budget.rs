@@ -5,9 +5,9 @@
 //!
 //! Such an administrator decides how long ib_cm takes for a request. ib_core looks up the host's
 //! own address: twice for some requests, and once for the probe behind a request. It sleeps for at
-//! most a second in each look-up (`addr_resolve_neigh()`, addr.c), and the duration of a look-up
-//! depends on the network's routing rules. Meanwhile the requests of all networks that the same CPU
-//! has queued wait (`ib_cm_init()`, cm.c).
+//! most a second in each look-up (`rdma_addr_find_l2_eth_by_grh()`, addr.c), and the duration of a
+//! look-up depends on the network's routing rules. Meanwhile the requests of all networks that the
+//! same CPU has queued wait (`ib_cm_init()`, cm.c).
 //!
 //! So a network may have [`MAX_PENDING`] requests in ib_cm's queue, and pays a price for each. The
 //! price is the time after which the network's budget has recovered: [`CHEAP_PRICE`] times the

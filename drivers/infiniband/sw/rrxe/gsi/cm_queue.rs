@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn messages_without_responses_are_few() -> Result {
         let (mut state, mut taken) = (State::new(), 0);
-        // A day, in steps of a quarter of a minute.
+        // A little more than a day, in steps of 16 seconds.
         for interval in 0..4 * 24 * 60 {
             for address in 0..32 {
                 taken += take(

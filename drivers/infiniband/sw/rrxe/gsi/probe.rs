@@ -4,9 +4,10 @@
 //! MADs before it.
 //!
 //! A probe is a request to end a connection that does not exist (DREQ). ib_cm responds to it
-//! (`cm_dreq_handler()`, cm.c) unless memory is short. If some connection had the two communication
-//! IDs of the probe, the probe would end that connection. A peer chooses one of a connection's IDs,
-//! and a user can have ib_cm assign any value to the other. So the IDs of a probe are random.
+//! (`cm_dreq_handler()`, cm.c) unless memory is short or ib_core does not find the probe's address.
+//! If some connection had the two communication IDs of the probe, the probe would end that
+//! connection. A peer chooses one of a connection's IDs, and a user can have ib_cm assign any value
+//! to the other. So the IDs of a probe are random.
 //!
 //! The queue of ib_cm handles one datagram at a time on each CPU, in order (`ib_cm_init()`, cm.c).
 //! One thread queues a request and the probe behind it, one after the other. So both are in the

@@ -82,8 +82,8 @@ pub(super) struct Rate {
     total: Due,
     /// Buckets, by the hashes of the senders' addresses.
     buckets: KVVec<Bucket>,
-    /// Key of the hash. Addresses of one bucket under one key have different buckets under another.
-    /// The key is random, so a user cannot compute such addresses.
+    /// Key of the hash. Addresses of one bucket under one key most likely have different buckets
+    /// under another. The key is random, so a user cannot compute addresses of one bucket.
     key: Key,
     /// Time at which a new key replaces `key`, in nanoseconds.
     key_end: i64,

@@ -8,9 +8,9 @@
 //! ib_core identifies the ends of connections by the GUID of the device and the QPN, both as the
 //! senders of CM messages name them. If a sender requests a connection with another host's GUID and
 //! QPN, ib_core ends that host's connection as a stale one (`cm_match_req()`, cm.c). So each
-//! sender's GUIDs are replaced. The replacement is the same for the same address as long as the QP
-//! lives, and different for different addresses. ib_core keeps the GUIDs only to compare them with
-//! each other. It passes them to in-kernel consumers, none of which reads them
+//! sender's GUIDs are replaced. The replacement is the same for the same address and GUID as long
+//! as the QP lives, and different for different addresses. ib_core keeps the GUIDs only to compare
+//! them with each other. It passes them to in-kernel consumers, none of which reads them
 //! (`ib_cm_req_event_param.remote_ca_guid`, `ib_cm_rep_event_param.remote_ca_guid`,
 //! include/rdma/ib_cm.h).
 //!

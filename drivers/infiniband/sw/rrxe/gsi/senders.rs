@@ -159,7 +159,8 @@ impl Senders {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the sender was forgotten, or if its number was never assigned.
+    /// `EINVAL` if the sender was forgotten, if its number was never assigned, or if its address is
+    /// of the other IP version than `av`.
     pub(crate) fn true_destination(&self, av: Av) -> Result<Av> {
         let Some(StandIn::Sender(number)) = StandIn::of(&av) else {
             return Ok(av);

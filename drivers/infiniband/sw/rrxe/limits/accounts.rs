@@ -27,10 +27,10 @@
 //! An object is charged to two accounts at a time, that of its process's memory cgroup and that of
 //! its user, and must be within the limits of both.
 //!
-//! The limit of a memory cgroup is lower than that of a user. It counts the objects of that cgroup
-//! itself: each cgroup below has an account of its own. It bounds a container. A container cannot
-//! leave its cgroup, and creates no cgroups below unless that cgroup was delegated to it. But its
-//! root may become any user.
+//! The limit of a memory cgroup is lower than that of a user, except for threads of
+//! `rrxe_deferred`. It counts the objects of that cgroup itself: each cgroup below has an account
+//! of its own. It bounds a container. A container cannot leave its cgroup, and creates no cgroups
+//! below unless that cgroup was delegated to it. But its root may become any user.
 //!
 //! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
 //! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no

@@ -163,8 +163,9 @@ impl ThreadPermit {
     }
 
     /// Begins work of `waiter`, the object of this permit. Returns whether the caller must queue
-    /// the work item. If not, the item is queued already, or [`Self::end`] of another permit will
-    /// give the object a thread. Any context up to softirq.
+    /// the work item. If not, the item is queued or running already, or the object is destroyed, or
+    /// [`Self::end`] or [`Self::close`] of another permit will give the object a thread. Any
+    /// context up to softirq.
     fn begin(&self, waiter: &Waiter) -> bool {
         let Some(payer) = &self.payer else {
             return true;

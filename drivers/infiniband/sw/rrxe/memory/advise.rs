@@ -193,7 +193,7 @@ impl Prefetch {
     /// # Errors
     ///
     /// Those of [`Self::check_wanted`], [`Ranges::next`] and [`OnDemand::begin`]; if the caller
-    /// waits, those of [`OnDemand::fault_in`], too.
+    /// waits, those of [`OnDemand::fault_in`] except for `ERESTARTNOINTR`, too.
     fn run_slice(self: &Arc<Self>) -> Result<Next> {
         self.check_wanted()?;
         let mut ranges = self.ranges.lock();
@@ -222,7 +222,7 @@ impl Prefetch {
     ///
     /// # Errors
     ///
-    /// `EIO` when the device is going away, `EINTR` when the waiting caller was killed.
+    /// `EIO` when the device is going away, `EINTR` when the caller has given up its wait.
     fn check_wanted(&self) -> Result {
         self.link.check_stays()?;
         let given_up = |outcome: &Arc<Outcome>| !outcome.has_waiter();

@@ -279,8 +279,8 @@ impl MwTable {
     ///
     /// # Errors
     ///
-    /// `Denied` if `key` is not that of a bound window of type 2B, or the window is bound by
-    /// another QP.
+    /// `Denied` if `key` is not that of a bound window of type 2B in the QP's protection domain, or
+    /// the window is bound by another QP.
     pub(crate) fn invalidate(
         &self,
         context: RemoteContext,
