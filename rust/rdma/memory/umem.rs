@@ -90,7 +90,8 @@ impl UserMemory {
     /// - `EINVAL` if the range is empty or wraps.
     /// - `EFAULT` if the range is not mapped with the rights that `access` needs.
     /// - `EPERM` or `ENOMEM` if the limit of locked memory is exceeded.
-    /// - `ENOMEM` if memory is short.
+    /// - `EOPNOTSUPP` if the range is mapped from a file of a DAX file system.
+    /// - `EINTR` if the process was killed; `ENOMEM` if memory is short.
     pub(crate) fn pin(device: &IbDevice, start: u64, len: u64, access: Access) -> Result<Self> {
         let (start, len) = (usize::try_from(start)?, usize::try_from(len)?);
         if len == 0 || start.checked_add(len).is_none() {
@@ -116,7 +117,8 @@ impl UserMemory {
     /// - `EBADF` if the file `fd` does not exist.
     /// - `EINVAL` if the file is no dma-buf, or the range is empty or beyond the buffer.
     /// - `EACCES` if `access` includes writing, and the process opened the file for reading only.
-    /// - `EOPNOTSUPP` if the buffer is not made of pages.
+    /// - `EOPNOTSUPP` if the buffer is not made of pages, or cannot be pinned.
+    /// - `EINTR` if the process was killed.
     /// - `ENOMEM`, and the errors of the buffer's exporter.
     pub(crate) fn import_dma_buf(
         device: &IbDevice,
@@ -139,7 +141,8 @@ impl UserMemory {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the range is beyond the device memory; `ENOMEM`.
+    /// `EINVAL` if the range is beyond the device memory; `EINTR` if the process was killed;
+    /// `ENOMEM`.
     pub(crate) fn of_device(
         device: &IbDevice,
         memory: &DeviceMemory,

@@ -34,8 +34,8 @@ impl NetdevSlot {
     /// Has the device join `group` and receive the group's MAC address.
     ///
     /// Joins are counted, and [`Self::leave`] undoes one. Unregistering the device, or moving it to
-    /// another namespace, ends all memberships. A [`super::netdev::Observer`] clears the slot under
-    /// RTNL before that happens.
+    /// another namespace, ends all memberships. A [`super::netdev::Observer`] clears the slot
+    /// before the holder of RTNL releases it, so no join or leave comes in between.
     ///
     /// # Context
     ///

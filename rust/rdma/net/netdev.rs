@@ -29,7 +29,8 @@ pub struct Netdev(NonNull<bindings::net_device>);
 
 // SAFETY: All CPUs share a network device, and any of them may put a reference.
 unsafe impl Send for Netdev {}
-// SAFETY: All CPUs share a network device. The methods read its fields with single loads.
+// SAFETY: All CPUs share a network device. The methods only read its fields, and either value
+// is right in a race with a change.
 unsafe impl Sync for Netdev {}
 
 impl Netdev {
@@ -230,7 +231,7 @@ pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
     unsafe { addr_of!((*netdev).mtu).read_volatile() }
 }
 
-/// Maximum number of bytes in front of a packet that a device may ask for. Tunnels ask for some
+/// Maximum number of bytes that this crate keeps free in front of a packet. Tunnels ask for some
 /// hundred.
 const MAX_HEADROOM: u32 = 4096;
 

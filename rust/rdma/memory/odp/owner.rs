@@ -12,9 +12,9 @@
 //!
 //! - A chunk that ends removes its pages. Its remains go to a list of its [`Owner`]. The owner's
 //!   work item releases them.
-//! - The work item also ends the chunks of a device after the last region on that device has ended.
-//!   So the system call that ended the region does not wait, although the process decides how many
-//!   chunks there are.
+//! - The work item also ends the process's chunks on a device after the process's last region on
+//!   that device has ended. So the system call that ended the region does not wait, although the
+//!   process decides how many chunks there are. These chunks belong to one `AddressSpace`.
 //! - The work item ends the threads of an owner that is not in use. A process that is stopped or
 //!   frozen does not let its threads end.
 //!
@@ -138,7 +138,7 @@ struct Waiting {
     first: Option<KBox<Remains>>,
     /// Number of remains in the list, including those that are being released.
     count: u32,
-    /// Set if the process may have an address space without regions, or if the owner itself may be
+    /// Set if the process may have an `AddressSpace` without regions, or if the owner itself may be
     /// unused.
     unused: bool,
     /// Set while the owner has a thread of the work queue, or waits for one.
@@ -251,8 +251,8 @@ impl Owner {
         });
     }
 
-    /// Causes the work item to drop address spaces without regions, and then the owner itself with
-    /// its threads, if it is not in use. Process context; neither waits nor allocates.
+    /// Causes the work item to drop each `AddressSpace` without regions, and then the owner itself
+    /// with its threads, if it is not in use. Process context; neither waits nor allocates.
     pub(super) fn end_unused(self: &Arc<Self>) {
         self.add(|waiting| waiting.unused = true);
     }
@@ -302,7 +302,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Clears the flag `unused` and returns its old value. An address space that loses its last
+    /// Clears the flag `unused` and returns its old value. An `AddressSpace` that loses its last
     /// region later sets the flag again.
     fn take_unused(&self) -> bool {
         core::mem::take(&mut self.waiting.lock().unused)
@@ -364,7 +364,8 @@ impl WorkItem for Owner {
 /// Entry of the table of owners.
 struct Entry {
     owner: Arc<Owner>,
-    /// Number of devices with regions of the process, plus the number of registrations in progress.
+    /// Number of the process's `AddressSpace`s (one for each device), plus the number of
+    /// registrations in progress.
     uses: u32,
 }
 
@@ -457,10 +458,10 @@ impl Owners {
         Open(entry.owner.clone())
     }
 
-    /// Removes `owner` from the table if it is not in use and none of its chunks waits. An address
-    /// space without regions counts as a use. Returns whether `owner` is not in the table now: then
-    /// no task can begin to use it, and the caller ends its threads. To be called in the owner's
-    /// work item.
+    /// Removes `owner` from the table if it is not in use and none of its chunks waits. An
+    /// `AddressSpace` without regions counts as a use. Returns whether `owner` is not in the table
+    /// now: then no task can begin to use it, and the caller ends its threads. To be called in the
+    /// owner's work item.
     fn forget_unused(&self, owner: &Owner) -> bool {
         let number = owner.number();
         let mut entries = self.entries.lock();

@@ -63,7 +63,8 @@ impl Found<'_> {
 ///
 /// # Errors
 ///
-/// - `EFAULT` if the process has not mapped an address, or may not read it.
+/// - `EFAULT` if the process has not mapped an address, may not read it, or cannot fault it in.
+///   For [`Fault::MappedOnly`] such an address is no error.
 /// - `EPERM` if the process may not write to an address, for [`Fault::Write`].
 /// - `EBUSY` if the process keeps changing its mappings.
 /// - `EINTR` if the calling task was killed.
