@@ -349,7 +349,7 @@ impl Slots {
     }
 
     /// Replaces the destructors `own` of the packets by a function of the kernel. The sender must
-    /// have ended.
+    /// not send any more.
     ///
     /// # Safety
     ///

@@ -62,7 +62,7 @@ impl Route {
     ///
     /// A destination that is an address of this host is found if any device in the VRF of device
     /// `flow.netdev_index` has it. If that device is in no VRF, any device outside VRFs may have
-    /// the address. All other destinations are reached by device `flow.netdev_index`.
+    /// the address. All other and all link-local destinations are reached by that device.
     ///
     /// # Context
     ///
@@ -70,11 +70,12 @@ impl Route {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the addresses are of different IP versions or the source is not this
-    /// host's; `EACCES` if the destination is a broadcast address; otherwise the error of the
-    /// routing tables, such as `ENETUNREACH`. An IPv4 destination for which no table has a route,
-    /// or which a table refuses, counts as on the link of device `flow.netdev_index`
-    /// (`ip_route_output_key_hash_rcu()`, net/ipv4/route.c).
+    /// Returns `EINVAL` if the addresses are of different IP versions or an IPv6 source is not this
+    /// host's; `ENETUNREACH` if an IPv4 source is not; `EACCES` if the destination is a broadcast
+    /// address; `EAFNOSUPPORT` for IPv6 addresses if IPv6 is disabled; the errors of
+    /// `apply_policies`; otherwise the routing tables' error. Outside of VRFs, an IPv4 destination
+    /// for which no table has a route, or which a table refuses, counts as on the link of device
+    /// `flow.netdev_index` (`ip_route_output_key_hash_rcu()`, net/ipv4/route.c).
     pub fn lookup(netdev: &Netdev, flow: &Flow) -> Result<Self> {
         if flow.source.network() != flow.destination.network() {
             return Err(EINVAL);
@@ -244,12 +245,12 @@ impl Route {
     /// The packet may be as long as the network device's MTU. It is fragmented if IPsec makes it
     /// longer than the path's MTU afterwards, or if netfilter changes its route.
     ///
-    /// The IPv6 layer drops packets that are longer than the path's MTU, which any host can change
-    /// by forged ICMP messages. The IPv6 layer uses the network device's MTU instead if the
-    /// buffer's socket demands it (`ip6_skb_dst_mtu()`, include/net/ip6_route.h). But the packets
-    /// must not have a socket. The network stack changes `truesize` of a buffer with a socket, and
-    /// adjusts the socket's count only if the destructor is `sock_wfree()`
-    /// (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c).
+    /// The IPv6 layer fragments packets that are longer than the path's MTU, which any host can
+    /// change by forged ICMP messages, and receivers refuse fragmented packets. The IPv6 layer uses
+    /// the network device's MTU instead if the buffer's socket demands it (`ip6_skb_dst_mtu()`).
+    /// But the packets must not have a socket. The network stack changes `truesize` of a buffer
+    /// with a socket, and adjusts the socket's count only if the destructor is `sock_wfree()` or a
+    /// variant of it (`inet_frag_reasm_prepare()`, net/ipv4/inet_fragment.c).
     ///
     /// So a longer packet gets an entry of its own, as neighbour solicitations do
     /// (`icmp6_dst_alloc()`, net/ipv6/route.c). The entry does not give up its reference to the

@@ -13,7 +13,8 @@
 //!   packets, so the message would end the QP. RoCE adapters ignore these messages. For IPv6 see
 //!   [`Route::attach`](super::route::Route).
 //! * Both layers loop packets to multicast groups back unless the socket forbids it
-//!   (`sk_mc_loop()`, net/core/sock.c). QPs of one host exchange packets without the IP layer.
+//!   (`sk_mc_loop()`, net/core/sock.c). QPs of one network namespace exchange packets without the
+//!   IP layer.
 
 use core::ptr::{self, NonNull};
 
@@ -33,7 +34,7 @@ impl SenderSockets {
     ///
     /// # Errors
     ///
-    /// Returns `ENOMEM` if there is no memory.
+    /// Returns `ENOMEM` or `ENFILE` if there is no memory.
     pub(super) fn new() -> Result<Self> {
         let v4 = SenderSocket::new(bindings::AF_INET)?;
         // SAFETY: The socket is valid, and an IPv4 socket.
@@ -48,7 +49,7 @@ impl SenderSockets {
     ///
     /// # Errors
     ///
-    /// Returns `ENOMEM` if there is no memory.
+    /// Returns `ENOBUFS` or `ENFILE` if there is no memory.
     pub(super) fn complete(&self) -> Result {
         // SAFETY: The function has no requirements.
         if self.v6.as_ref().is_none() && unsafe { bindings::ipv6_mod_enabled() } {
@@ -92,7 +93,7 @@ impl SenderSocket {
     ///
     /// # Errors
     ///
-    /// Returns `ENOMEM` if there is no memory.
+    /// Returns `ENOMEM` (IPv4), `ENOBUFS` (IPv6) or `ENFILE` if there is no memory.
     fn new(family: u32) -> Result<Self> {
         let mut socket = ptr::null_mut();
         // SAFETY: The initial namespace always exists. `socket` is valid for the write of the

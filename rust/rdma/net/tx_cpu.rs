@@ -6,7 +6,7 @@
 //! Packets wait in queues of the CPU that sent them: its backlog, and the transmit queue that a
 //! network device uses for that CPU. Packets of one CPU stay in order. Packets of two CPUs may
 //! overtake one another. So the tx CPU changes only while none of the sender's packets is in
-//! flight. TCP changes transmit queues in the same way (`ooo_okay`;
+//! flight, or if it has gone offline. TCP changes transmit queues in the same way (`ooo_okay`;
 //! Documentation/networking/scaling.rst).
 //!
 //! A packet from this host to this host is in flight until its receiver has handled it

@@ -115,7 +115,7 @@ impl TxLimits {
     ///
     /// # Errors
     ///
-    /// Returns `ENOMEM` if there is no memory.
+    /// Returns `ENOMEM` or `ENFILE` if there is no memory.
     pub fn new() -> Result<Arc<Self>> {
         let senders = Senders {
             slots: List::new(),
@@ -136,7 +136,7 @@ impl TxLimits {
     ///
     /// # Errors
     ///
-    /// Returns `ENOMEM` if there is no memory.
+    /// Returns `ENOBUFS` or `ENFILE` if there is no memory.
     pub fn complete(&self) -> Result {
         self.sockets.complete()
     }

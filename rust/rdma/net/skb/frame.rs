@@ -188,8 +188,8 @@ impl TappedFrame<'_> {
         self.kind() == bindings::PACKET_OUTGOING
     }
 
-    /// Returns whether the frame never was on the wire: the IP layer has looped back a packet to a
-    /// multicast group.
+    /// Returns whether the frame never was on the wire: the IP layer has looped back a multicast or
+    /// broadcast packet.
     pub fn is_looped(&self) -> bool {
         self.kind() == bindings::PACKET_LOOPBACK
     }

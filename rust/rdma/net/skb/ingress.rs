@@ -10,7 +10,8 @@ use kernel::ffi::c_int;
 use super::rx::IPV4_LEN;
 use crate::{bindings, net::netdev};
 
-/// The network devices by which a packet came in. A packet between QPs of one host has none.
+/// The network devices by which a packet came in. A packet between QPs of one network namespace has
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ingress {
     /// Index of the device whose addresses the IP layer compared: a VLAN, a bond, a bridge, a
@@ -129,7 +130,7 @@ unsafe fn port_of(dev: *mut bindings::net_device, ingress: Ingress) -> *mut bind
 }
 
 /// Returns whether the packet came by the loopback device, by a VRF itself, or by the IP layer's
-/// loop of multicast packets.
+/// loop of multicast and broadcast packets.
 ///
 /// # Safety
 ///

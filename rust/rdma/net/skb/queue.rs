@@ -53,7 +53,7 @@ impl List {
         })
     }
 
-    /// Appends a buffer, or a copy of it if it holds more memory than is counted for it
+    /// Appends a buffer, or a copy of it if it shares memory or has much more than it needs
     /// ([`compact`]).
     ///
     /// # Errors

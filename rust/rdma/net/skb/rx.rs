@@ -80,8 +80,8 @@ pub enum IpHeader<'a> {
 /// that is nearest to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// The packet has IP options, extension headers, bytes behind the datagram, or addresses that
-    /// are no valid host addresses, or it was fragmented.
+    /// The packet has IP options, extension headers, a wrong length, no source address, or IPv4
+    /// addresses in an IPv6 header; it was fragmented without IPsec; or memory is short.
     IpHeader,
     /// The packet is not a valid RoCE packet, for this reason.
     Malformed(DropReason),
@@ -90,7 +90,7 @@ pub enum Discard {
     /// The destination QP does not exist, or has another peer.
     NoQueuePair,
     /// This host sent the packet through its IP layer ([`RxSkb::is_from_this_host`]). QPs of one
-    /// host need no IP layer between them.
+    /// network namespace need no IP layer between them.
     Looped,
     /// The packets that wait for the QP, or for all QPs of its user, of its memory cgroup or of its
     /// network namespace, have reached a limit.
@@ -142,7 +142,8 @@ impl RxSkb {
     ///
     /// # Errors
     ///
-    /// Returns [`Discard::IpHeader`] if the IP header is not acceptable. The buffer is freed then.
+    /// Returns [`Discard::IpHeader`] if the IP header is not acceptable, or if there is no memory.
+    /// The buffer is freed then.
     ///
     /// # Safety
     ///
@@ -165,7 +166,8 @@ impl RxSkb {
         Ok(skb)
     }
 
-    /// Returns whether the addresses are host addresses of the header's own IP version.
+    /// Returns whether the addresses are of the header's own IP version, and there is a source
+    /// address.
     ///
     /// The IPv6 layer also passes packets without a source address, and packets with an IPv4-mapped
     /// one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
@@ -310,9 +312,9 @@ impl RxSkb {
     /// Returns whether this host's IP layer sent the packet.
     ///
     /// This is so if the packet came by the loopback device, by a VRF itself, by the IP layer's
-    /// loop of multicast packets, or over IPv6 with a source address of this host. In the last case
-    /// another host may have sent it: a packet of its own, or one of this host, possibly with other
-    /// contents. Returns `false` if [`Self::sender`] returns a QPN.
+    /// loop of multicast and broadcast packets, or over IPv6 with a source address of this host. In
+    /// the last case another host may have sent it: a packet of its own, or one of this host,
+    /// possibly with other contents. Returns `false` if [`Self::sender`] returns a QPN.
     pub fn is_from_this_host(&self) -> bool {
         self.origin().from_this_host
     }
@@ -438,7 +440,7 @@ impl Drop for RxSkb {
 }
 
 /// Checks the IP header and pulls the UDP header. Returns how the packet arrived, or `None` if it
-/// is not acceptable.
+/// is not acceptable or there is no memory to make it linear.
 ///
 /// # Safety
 ///
