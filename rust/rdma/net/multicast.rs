@@ -35,7 +35,7 @@ impl NetdevSlot {
     ///
     /// Joins are counted, and [`Self::leave`] undoes one. Unregistering the device, or moving it to
     /// another namespace, ends all memberships. A [`super::netdev::Observer`] clears the slot
-    /// before the holder of RTNL releases it, so no join or leave comes in between.
+    /// before RTNL is released, so no join or leave comes in between.
     ///
     /// # Context
     ///

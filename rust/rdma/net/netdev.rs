@@ -29,8 +29,8 @@ pub struct Netdev(NonNull<bindings::net_device>);
 
 // SAFETY: All CPUs share a network device, and any of them may put a reference.
 unsafe impl Send for Netdev {}
-// SAFETY: All CPUs share a network device. The methods only read its fields, and either value
-// is right in a race with a change.
+// SAFETY: All CPUs share a network device. The methods read its fields, and a race with a
+// change does no harm.
 unsafe impl Sync for Netdev {}
 
 impl Netdev {
