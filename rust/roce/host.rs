@@ -95,7 +95,7 @@ pub enum LocalAccess {
 
 /// The send queue of the QP.
 pub trait SendQueue {
-    /// Copies the next posted WQE out of the ring, validates it and keeps its SGEs under its slot.
+    /// Takes the next posted WQE, validates it and keeps a copy of its SGEs under its slot.
     fn take_send(&mut self) -> Fetch<SendWr>;
 
     /// Returns the slot of the oldest taken WQE to its consumer. The engine calls this once for
@@ -236,7 +236,8 @@ pub trait Memory {
     ///
     /// # Errors
     ///
-    /// Returns [`AccessFault::Denied`] if the key can't be invalidated.
+    /// Returns [`AccessFault::Denied`] if the key can't be invalidated, or
+    /// [`AccessFault::NoQueue`].
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
 }
 
@@ -283,7 +284,7 @@ pub enum Count {
     SendErr,
     /// Completed SENDs.
     RdmaSends,
-    /// Received messages.
+    /// Received messages that completed a receive WQE.
     RdmaRecvs,
     /// Packets that the QP dropped for this reason.
     Dropped(QpDropReason),

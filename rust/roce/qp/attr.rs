@@ -146,7 +146,7 @@ pub struct Attrs {
     pub rnr_retry: Option<u8>,
     /// `IB_QP_RQ_PSN`.
     pub rq_psn: Option<Psn>,
-    /// `IB_QP_MAX_QP_RD_ATOMIC`: READs and atomics in flight as requester.
+    /// `IB_QP_MAX_QP_RD_ATOMIC`: see [`Settings::max_rd_atomic`].
     pub max_rd_atomic: Option<u8>,
     /// `IB_QP_ALT_PATH`: never supported.
     pub alt_path: bool,
@@ -154,7 +154,7 @@ pub struct Attrs {
     pub min_rnr_timer: Option<u8>,
     /// `IB_QP_SQ_PSN`.
     pub sq_psn: Option<Psn>,
-    /// `IB_QP_MAX_DEST_RD_ATOMIC`: READs and atomics that the responder serves at a time.
+    /// `IB_QP_MAX_DEST_RD_ATOMIC`: see [`Settings::max_dest_rd_atomic`].
     pub max_dest_rd_atomic: Option<u8>,
     /// `IB_QP_PATH_MIG_STATE`: accepted in the transitions that allow it, without effect.
     pub path_mig_state: bool,
@@ -185,9 +185,9 @@ pub struct Settings {
     pub retry_cnt: u8,
     /// RNR retries, 0–7. 7 means without limit.
     pub rnr_retry: u8,
-    /// Maximum of READs and atomics in flight as requester.
+    /// Maximum of READs, atomics, ATOMIC WRITEs and FLUSHes in flight as requester.
     pub max_rd_atomic: u8,
-    /// Maximum of READs and atomics whose answers the responder remembers.
+    /// Maximum of READs, atomics, ATOMIC WRITEs and FLUSHes whose answers the responder remembers.
     pub max_dest_rd_atomic: u8,
     /// Encoded timer of the RNR NAKs that this QP sends, 0–31.
     pub min_rnr_timer: u8,

@@ -123,7 +123,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Enlarges the storage for remembered answers to READs and atomics. Allowed in any state.
+    /// Enlarges the storage for remembered answers to READs, atomics, ATOMIC WRITEs and FLUSHes.
+    /// Allowed in any state.
     ///
     /// If `replays` is longer than the storage in use, the QP uses it from now on. Returns the
     /// storage that the QP doesn't use: the old one, or `replays`. Call this before a
@@ -298,9 +299,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Returns whether [`Self::poll_transmit`] has nothing to send until a packet arrives or a work
-    /// request is posted, provided that the host's send queue is empty. The check costs less than a
-    /// poll. It may return `false` although nothing is to be sent.
+    /// Returns whether [`Self::poll_transmit`] has nothing to send until a packet arrives, a timer
+    /// expires or a work request is posted, provided that the host's send queue is empty. The check
+    /// costs less than a poll. It may return `false` although nothing is to be sent.
     pub fn rests(&self) -> bool {
         matches!(self.state, State::Rts)
             && !self.backlog
@@ -318,8 +319,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// `true` although nothing can be lost.
     ///
     /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
-    /// READ or atomic. An acknowledgment may arrive after a later one, which covers it, and before
-    /// or after any request.
+    /// READ, atomic, ATOMIC WRITE or FLUSH. An acknowledgment may arrive after a later one, which
+    /// covers it, and before or after any request.
     pub fn needs_order(&self) -> bool {
         !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
     }
@@ -401,9 +402,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// didn't leave the host, for lack of memory, of queue space or of a route. The engine may have
     /// processed packets since the poll.
     ///
-    /// A reliable QP sends the packet again after a pause. The pause costs no retry and doubles
-    /// with each drop in a row. The acknowledgment timer runs meanwhile, so a QP whose packets are
-    /// all dropped ends with `RetryExcErr`. The packet of an unreliable QP is lost.
+    /// A reliable QP sends the packet again after a pause. The pause costs no retry, and doubles
+    /// with each drop in a row, up to 102 ms. The acknowledgment timer runs meanwhile, so a QP
+    /// whose packets are all dropped ends with `RetryExcErr`. The packet of an unreliable QP is
+    /// lost.
     pub fn transmit_dropped(&mut self, now: Instant, transmit: &Transmit) {
         if !self.context.config.kind.is_reliable() {
             return;

@@ -383,7 +383,8 @@ mod tests {
     use std::string::String;
 
     /// Required/allowed attributes for RC, UC, UD, GSI, XRC initiator, XRC target and raw packet,
-    /// in hexadecimal. These are the attributes that `ib_modify_qp_is_ok()` of Linux 7.2 accepts.
+    /// in hexadecimal, as in `qp_state_table` of Linux 7.3.4. `ib_modify_qp_is_ok()` also accepts
+    /// `IB_QP_STATE` and `IB_QP_RATE_LIMIT` in every transition.
     const SNAPSHOT: &str = "\
 Reset Reset 0/0 0/0 0/0 0/0 0/0 0/0 0/0
 Reset Init 38/0 38/0 70/0 50/0 38/0 38/0 20/0

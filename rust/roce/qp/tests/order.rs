@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of [`Qp::needs_order`]: whether a packet may overtake another.
+//! Tests of [`Qp::needs_order`]: whether no packet may overtake another. One test is of
+//! [`Qp::may_send`].
 
 use super::*;
 
