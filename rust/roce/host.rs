@@ -266,7 +266,7 @@ pub enum Count {
     /// Received requests ahead of the expected PSN (reliable services), or with any other PSN than
     /// the expected one (UC).
     OutOfSeqRequest,
-    /// Received RNR NAKs.
+    /// Received RNR NAKs, except those that arrive while the requester waits for an earlier one.
     RcvdRnrErr,
     /// Sent RNR NAKs.
     SendRnrErr,

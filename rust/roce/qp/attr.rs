@@ -221,7 +221,7 @@ pub struct CurrentAttrs {
     pub state: QpState,
     /// The QP is in SQD, and a started work request isn't finished.
     pub sq_draining: bool,
-    /// PSN of the next new request packet that this QP sends.
+    /// First PSN of the next message that this QP starts.
     pub sq_psn: Psn,
     /// PSN that the next request packet from the peer should carry.
     pub rq_psn: Psn,

@@ -16,7 +16,7 @@ use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
 
 impl<W: Slots<SendWqe>> Requester<W> {
     /// Processes a response. A response whose PSN isn't in flight is late or forged, and is
-    /// dropped.
+    /// dropped, unless it is a [needless NAK](Self::needless_nak).
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         now: Instant,
@@ -135,7 +135,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Detects a lost response: a PSN after the oldest unfinished one was answered.
+    /// Detects a lost response: the oldest unfinished PSN is acknowledged, but its own response is
+    /// missing.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if self.una.before(self.acked) {
             self.resend_on_hint(now, context, host)

@@ -84,6 +84,8 @@ struct Before {
 ///
 /// # Invariants
 ///
+/// In RTS and SQD:
+///
 /// - The first `started` WQEs of the window have PSNs, consecutive and without a gap.
 /// - Without a `fault`, the window holds at most one WQE more, which was taken to see whether the
 ///   queue has one. With a `fault`, the next WQE is the failed one, and WQEs that had started after
@@ -189,7 +191,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.start(Psn::new(0));
     }
 
-    /// Leaves RTS or SQD for an error state: nothing is sent any more.
+    /// Enters an error state: nothing is sent any more.
     pub(crate) fn fail(&mut self) {
         self.forget();
     }
@@ -410,8 +412,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         true
     }
 
-    /// Returns whether a packet will request an acknowledgment: the newest one, sent again, or a
-    /// following one.
+    /// Calls [`Self::ask_again`]. Returns whether a packet will request an acknowledgment: the
+    /// newest one, sent again, or a following one.
     fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
         self.ask_again(now, context) || self.cursor.wqe < self.started
     }

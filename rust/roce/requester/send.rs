@@ -22,7 +22,7 @@ const LEAST_READS: u32 = 2;
 /// The properties of a packet that affect the packets after it.
 struct Step {
     psn: Psn,
-    /// Number of PSNs that the packet takes: more than one for a READ request.
+    /// Number of PSNs that the packet takes: 1, or more for a READ request.
     span: u32,
     /// The packet is the last one of its WQE.
     ends: bool,
@@ -72,7 +72,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether all taken requests were sent. Then, if the send queue is empty,
-    /// [`Self::poll_transmit`] has nothing to send until a request is posted or a response arrives.
+    /// [`Self::poll_transmit`] has nothing to send until a request is posted, a response arrives or
+    /// the timer expires.
     #[inline]
     pub(crate) fn rests(&self, context: &Context) -> bool {
         if !context.config.kind.is_reliable() {
@@ -160,9 +161,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Returns whether the request that starts with packet `index` may be sent now.
     ///
-    /// A READ or atomic needs room in `max_rd_atomic` and for its response packets. Other requests
-    /// need room among the packets in flight. So the packets in flight are never more than a few
-    /// times the limit.
+    /// A READ, atomic, ATOMIC WRITE or FLUSH needs room in `max_rd_atomic` and for its response
+    /// packets. Other requests need room among the packets in flight. So the packets in flight are
+    /// never more than a few times the limit, besides the responses to [`LEAST_READS`] READs.
     fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
         if !context.config.kind.is_reliable() || wqe.is_local() {
             return true;
@@ -182,8 +183,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         psn.ahead_of(self.una) < limit.saturating_add(reads.packets)
     }
 
-    /// Starts the WQE after the started ones: checks its memory, gives it PSNs, and executes it if
-    /// it is a local operation. If the check fails, the WQE fails.
+    /// Starts the WQE after the started ones: checks the memory of a READ or atomic, executes a
+    /// local operation, and gives the WQE its PSNs. If the check or the operation fails, or if the
+    /// WQE was refused, the WQE fails.
     fn start_next<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
         let offset = self.started;
         let Some(wqe) = self.window.get(offset) else {
@@ -254,7 +256,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Records that a packet is in flight, and decides whether it requests an acknowledgment. With
-    /// `probes` it does, unless it is a READ or atomic, whose response serves as well.
+    /// `probes` it does, unless it is a READ, an atomic, an ATOMIC WRITE or a FLUSH, whose response
+    /// serves as well.
     fn mark<H: Host>(
         &mut self,
         step: &Step,
@@ -320,8 +323,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         asks
     }
 
-    /// Returns whether all posted requests were sent and the window has room. Then the timer
-    /// requests the acknowledgment if nothing more is posted.
+    /// Returns whether all posted requests were sent, the window has room, the timer is enabled and
+    /// the QP doesn't drain. Then the timer requests the acknowledgment if nothing more is posted.
     fn may_delay_ack_request(&self, draining: bool, context: &Context) -> bool {
         !draining
             && context.settings.timeout != 0
