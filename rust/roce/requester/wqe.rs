@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A send WQE in flight: its operation, its packets and the response that completes it.
+//! A send WQE that the requester has taken: its operation, its packets and the response that
+//! completes it.
 
 use crate::ids::Srqn;
 use crate::mtu::Mtu;
@@ -15,7 +16,7 @@ use crate::wr::{AtomicOp, LocalOp, SendExtra, SendOp, SendSlot, SendWr};
 /// loss.
 pub(super) const READ_SPAN: u32 = 1 << 7;
 
-/// A send WQE in flight.
+/// A send WQE that the requester has taken.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
     /// The work request.
@@ -90,7 +91,7 @@ impl SendWqe {
         self.answer() != Answer::Ack
     }
 
-    /// Returns whether the WQE sends no packet.
+    /// Returns whether the WQE is a local operation, which sends no packet.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.wr.op, SendOp::Local(_))
     }

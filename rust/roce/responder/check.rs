@@ -191,7 +191,7 @@ pub(super) fn check_atomic_write(reth: &Reth, payload_len: u32) -> Result<(), Na
 }
 
 /// Checks that a FLUSH requests at least one placement, of a range or of a whole region (annex
-/// A19).
+/// A19). Also checks that the range has at most [`MAX_MESSAGE`] bytes, and the request no payload.
 ///
 /// # Errors
 ///

@@ -46,7 +46,7 @@ impl<R: Slots<Replay>> Responder<R> {
     ///
     /// The acknowledgment covers all executed requests, unless it would skip an answer that the
     /// peer may still need. Then it covers only the packets up to the duplicate. A SEND or WRITE
-    /// with the PSN of a READ or an atomic isn't the peer's, and an acknowledgment with that PSN
+    /// with the PSN of a recorded request isn't the peer's, and an acknowledgment with that PSN
     /// would end the request at a peer that lacks the answer. So such a packet is dropped.
     fn acknowledge_again(&mut self, psn: Psn) {
         let latest = self.expected.minus(1);

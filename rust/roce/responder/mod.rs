@@ -8,8 +8,8 @@
 //! that misses one sends the request again, which [`duplicate`] then serves. [`ud`] is the whole
 //! responder of UD and GSI QPs, [`raw`] that of raw packet QPs.
 //!
-//! Answers leave in the order of their PSNs: first the pending ones of [`replay`], then the one
-//! acknowledgment or NAK. Payload isn't kept: a READ response names the memory to read.
+//! First the pending answers of [`replay`] leave, in PSN order, then the one acknowledgment or NAK.
+//! Payload isn't kept: a READ response names the memory to read.
 
 mod check;
 mod duplicate;
@@ -45,7 +45,7 @@ use replay::{Number, Pending, Ring, Sent};
 pub struct Responder<R: Slots<Replay>> {
     /// PSN of the next request packet.
     expected: Psn,
-    /// Position of `expected`: number of PSNs that requests took since the QP's creation.
+    /// Position of `expected`: number of PSNs that reliable requests took since the QP's creation.
     position: u64,
     /// Number of completed messages, modulo 2²⁴ (IBTA 1.x §9.7.7).
     msn: u32,
