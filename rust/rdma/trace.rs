@@ -22,8 +22,8 @@ use crate::device::IbDevice;
 macro_rules! events {
     ($($name:ident, $enabled:ident, $point:ident, $report:ident
         ($($argument:ident: $type:ty),*);)*) => {
-        // `struct tracepoint` contains a static key, whose lock class is an empty structure in this
-        // configuration. Rust code does not access that field.
+        // `struct tracepoint` leads by pointers, through its static call key, to structures that
+        // are empty in this configuration. Rust code does not access these.
         #[allow(improper_ctypes)]
         extern "C" {
             $(

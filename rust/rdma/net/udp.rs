@@ -66,7 +66,8 @@ impl From<Error> for OpenError {
     }
 }
 
-/// A kernel socket that is bound to a UDP port on all addresses of a network namespace.
+/// A kernel socket that is bound to a UDP port on all IPv4 or all IPv6 addresses of a network
+/// namespace.
 ///
 /// The socket holds no reference to the namespace, so the value must be dropped before the
 /// namespace is freed.
@@ -141,7 +142,8 @@ impl<T: Receiver> Drop for UdpSocket<T> {
     }
 }
 
-/// Creates a UDP socket that is bound to `port` on all addresses of `net`.
+/// Creates a UDP socket that is bound to `port` on all addresses of `net` of the IP version
+/// `network`.
 fn bind(net: &Net, network: Network, port: u16) -> Result<*mut bindings::socket> {
     let net = net.as_ptr();
     let mut config = bindings::udp_port_cfg {

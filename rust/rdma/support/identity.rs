@@ -66,7 +66,7 @@ impl Identity {
         let mut uid = own;
         // SAFETY: `current_user_ns()` has no requirements. The process has credentials.
         let mut namespace = unsafe { bindings::current_user_ns() };
-        // `create_user_ns()` (kernel/user_namespace.c) limits the loop to 33 iterations.
+        // `create_user_ns()` (kernel/user_namespace.c) limits the loop to 34 iterations.
         loop {
             // SAFETY: The credentials of the current task hold a reference to its namespace, and
             // each namespace holds one to its parent. Only the task itself changes its credentials.

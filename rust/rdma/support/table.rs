@@ -7,9 +7,10 @@
 //! [publishes](Reservation::publish) it. To remove an object, the writer unpublishes it first.
 //! [`Table::remove`] returns when no reader can still use the object through the table.
 //!
-//! Readers may be in any context but hard interrupts. They take no lock and no reference. They use
-//! an object only in a read section (`read_section.rs`). Writers are in process context. The last
-//! owner of a table may drop it in softirq.
+//! Readers may be in any context but hard interrupts. They take no lock. They use an object in a
+//! read section (`read_section.rs`), without a reference, unless [`Table::get`] or
+//! [`Table::find_from`] takes one. Writers are in process context. The last owner of a table may
+//! drop it in softirq.
 
 mod last_lookup;
 mod locked;

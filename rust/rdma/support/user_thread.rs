@@ -33,7 +33,7 @@ use crate::bindings;
 
 /// A job for threads of a process.
 pub trait Job: Send + Sync {
-    /// Does a part of the job, in a thread of the process. Returns whether there is more to do; the
+    /// Does a part of the job, in a thread of the process. Returns whether there is more to do; a
     /// thread then calls this again after other jobs.
     fn run(self: Arc<Self>) -> bool;
 
@@ -115,7 +115,7 @@ enum ThreadSlot {
 /// The jobs and the threads of one process.
 struct Queue {
     nodes: List<Node>,
-    /// Whether the threads have ended: no job is taken any more.
+    /// Whether [`Shared::end`] was called: no job is queued any more.
     ended: bool,
     threads: [ThreadSlot; MOST],
     /// Number of threads that run a job.
@@ -179,7 +179,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Queues a job. Returns the node if the threads have ended.
+    /// Queues a job. Returns the node if `ended` is set.
     fn push(&self, node: ListArc<Node>) -> Result<(), ListArc<Node>> {
         let mut queue = self.queue.lock();
         if queue.ended {

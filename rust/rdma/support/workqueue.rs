@@ -112,8 +112,8 @@ impl OwnedQueue {
         let _ = self.enqueue(item);
     }
 
-    /// Queues `item` to run on `cpu`, or on this CPU if `cpu` is offline. Returns the result of
-    /// [`Self::enqueue`].
+    /// Queues `item` to run on `cpu`, or on this CPU if `cpu` is offline. An item that runs now is
+    /// queued on the CPU where it runs. Returns the result of [`Self::enqueue`].
     ///
     /// Callable in any context with interrupts enabled.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, item: W) -> W::EnqueueOutput

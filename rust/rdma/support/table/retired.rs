@@ -20,7 +20,7 @@ static NAME: &CStr = c"rrxe_retired";
 /// Number of objects for which one wait for readers is made.
 const BATCH: usize = 64;
 
-/// Objects that have left a table since the last wait for readers.
+/// Objects that [`Table::retire`] has taken out of a table and that are not freed yet.
 ///
 /// # Invariants
 ///
