@@ -2,8 +2,8 @@
 
 //! The operations that ib_core calls (`struct ib_device_ops`), on top of a [`Provider`].
 //!
-//! Each operation is an `extern "C"` function. It converts raw pointers to typed references, calls
-//! one safe method of the provider, and returns an errno.
+//! Each operation is an `extern "C"` function. Most convert raw pointers to typed references, call
+//! one safe method of the provider, and return an errno.
 
 use pin_init::Zeroable;
 
@@ -103,7 +103,8 @@ fn fill_objects<P: Provider>(table: &mut ib_device_ops) {
     fill_kernel::<P>(table);
 }
 
-/// Fills in the operations that ib_core calls for in-kernel consumers only.
+/// Fills in the operations that serve in-kernel consumers only. ib_uverbs may call some for a
+/// process's objects, and gets an error or no completions.
 fn fill_kernel<P: Provider>(table: &mut ib_device_ops) {
     table.create_cq = Some(cq::create_kernel::<P>);
     table.poll_cq = Some(cq::poll::<P>);

@@ -2,8 +2,8 @@
 
 //! The interface that a driver implements to be an RDMA provider.
 //!
-//! [`Provider`] mirrors `struct ib_device_ops` (`include/rdma/ib_verbs.h`). It has one method for
-//! each operation that needs the driver, with typed arguments and results. A driver implements all
+//! [`Provider`] mirrors `struct ib_device_ops` (`include/rdma/ib_verbs.h`). It has methods for the
+//! operations that need the driver, with typed arguments and results. A driver implements all
 //! methods. The `extern "C"` functions of the table that `crate::ops` builds translate between the
 //! two.
 //!
@@ -178,7 +178,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`DriverAttrs`]; `EINVAL` once the queue is destroyed.
+    /// Those of [`DriverAttrs`].
     fn srq_details(srq: &Arc<Self::Srq>, details: &mut DriverAttrs<'_>) -> Result;
 
     /// Adds the attributes of a memory region that `rdma resource show mr -d` shows. Must not
@@ -252,7 +252,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Replaces the address vector.
     fn modify_ah(ah: &Self::Ah, av: Av);
 
-    /// Returns the address vector.
+    /// Returns the address vector. Any context.
     fn query_ah(ah: &Self::Ah) -> Av;
 
     /// Makes an address handle inert. Must not sleep if the handle belongs to an in-kernel
@@ -291,8 +291,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` for more entries than the device's limit, or for fewer entries than the queue
-    /// contains; `ENOMEM`; `EFAULT`; `EBUSY` if the process changes the queue all the time; `EIO`
-    /// if the device is going away.
+    /// contains; `ENOMEM`; `EFAULT`; `EBUSY` if the queue changes all the time; `EIO` if the device
+    /// is going away.
     fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32>;
 
     /// Sets the moderation of a completion queue's notifications. Process context.
@@ -348,11 +348,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ) -> Result<Arc<Self::Mr>>;
 
     /// Creates a region of all of the kernel's memory. Its addresses are the kernel's virtual
-    /// addresses.
+    /// addresses. `access` is consistent ([`Access::is_consistent`]).
     ///
     /// # Errors
     ///
-    /// `EINVAL` for inconsistent access rights, `ENOMEM`.
+    /// `ENOMEM`.
     fn get_dma_mr(pd: &Arc<Self::Pd>, access: Access) -> Result<Arc<Self::Mr>>;
 
     /// Creates a region of at most `max` pages or pieces, which work requests register and
@@ -360,11 +360,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a `max` beyond the device's limit, `ENOMEM`.
+    /// `EINVAL` for a `max` of zero or beyond the device's limit, `ENOMEM`.
     fn alloc_mr(pd: &Arc<Self::Pd>, kind: FastKind, max: u32) -> Result<Arc<Self::Mr>>;
 
     /// Returns the memory of a region that [`Self::alloc_mr`] created, or `None` for any other
-    /// region.
+    /// region. Any context.
     fn fast_memory(mr: &Self::Mr) -> Option<&FastMemory>;
 
     /// Faults in memory of on-demand regions; the memory may be reclaimed later. If `flush` is set,
@@ -373,10 +373,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` for a key that belongs to no on-demand region of the protection domain, `EPERM` for
-    /// an access right that the region lacks, `EFAULT` for a range beyond the region and for memory
-    /// that doesn't exist; `ENOMEM`. If `flush` is set, also `EINTR` if the calling process or the
-    /// process that owns the memory was killed, `ERESTARTNOINTR` if the system is suspended, `EIO`
-    /// if the device is going away, and those of
+    /// an access right that the region lacks, `EFAULT` for a range beyond the region; `ENOMEM`. If
+    /// `flush` is set, also `EFAULT` for memory that doesn't exist, `EINTR` if the calling process
+    /// or the process that owns the memory was killed, `ERESTARTNOINTR` if the system is suspended,
+    /// `EIO` if the device is going away, and those of
     /// [`OnDemand::fault_in`](crate::memory::odp::OnDemand::fault_in).
     fn advise_mr(pd: &Arc<Self::Pd>, ranges: &[Advised], how: Fault, flush: bool) -> Result;
 
@@ -400,7 +400,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for capacities beyond the device's limits, `ENOMEM`.
+    /// `EINVAL` for zero WQEs and for capacities beyond the device's limits, `ENOMEM`.
     fn create_user_srq(
         pd: &Arc<Self::Pd>,
         init: SrqInit,
@@ -445,7 +445,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// `EINVAL` if the queue is in the error state.
     fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
 
-    /// Makes a shared receive queue inert. No queue pair uses the queue any more.
+    /// Makes a shared receive queue inert. No queue pair that was created with the queue exists any
+    /// more. XRC target QPs may still take receives from it.
     fn destroy_srq(srq: &Arc<Self::Srq>);
 
     /// Allocates a memory window that is not bound.
@@ -525,7 +526,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` for QPs of other types; `ENOMEM`, also beyond the device's limit; `ENODEV` if the
-    /// network device is gone; `EOPNOTSUPP` if the network device has no link layer.
+    /// network device is gone; `EOPNOTSUPP` unless that is an Ethernet or loopback device.
     fn create_flow(qp: &Arc<Self::Qp>, rule: Rule) -> Result<Arc<Self::Flow>>;
 
     /// Removes a rule of [`Self::create_flow`]. After the return the QP receives no more frames by

@@ -15,7 +15,8 @@ use crate::{
     net::netdev,
 };
 
-/// Address vector of a connected QP or of an address handle, validated and resolved.
+/// Address vector of a connected QP, of an address handle or of a work request ([`PostedAv`]),
+/// validated and resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Av {
     /// Destination address.
@@ -35,7 +36,7 @@ pub struct Av {
     pub hop_limit: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// MAC address of the next hop, as ib_core resolved it.
+    /// MAC address of the next hop, as ib_core resolved it. Zeros for a work request.
     pub dmac: [u8; 6],
     /// Service level.
     pub sl: u8,
@@ -55,7 +56,8 @@ impl Av {
     /// # Errors
     ///
     /// `EINVAL` if the attributes are not of RoCE or have no global route, if the port or the
-    /// source address does not exist, or if the IP versions of source and destination differ.
+    /// source address does not exist, if the source is no RoCEv2 address, or if the IP versions of
+    /// source and destination differ.
     ///
     /// # Safety
     ///

@@ -192,8 +192,7 @@ pub(crate) unsafe extern "C" fn create_kernel<P: Provider>(
 ///
 /// # Safety
 ///
-/// Must be called only by ib_core, on a CQ of `P` that an in-kernel consumer created. `completions`
-/// must have room for `room` entries.
+/// Must be called only by ib_core, on a CQ of `P`. `completions` must have room for `room` entries.
 pub(crate) unsafe extern "C" fn poll<P: Provider>(
     base: *mut bindings::ib_cq,
     room: c_int,

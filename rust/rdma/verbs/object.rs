@@ -2,10 +2,11 @@
 
 //! The C objects of verbs (`ib_pd`, `ib_qp`, …) and the driver's objects inside them.
 //!
-//! ib_core allocates each C object with the size that the driver states in `struct ib_device_ops`,
-//! and passes the driver a pointer to its beginning. One counted reference to the driver's own
-//! object lies behind the C part. The driver's object refers back to the C object only by a
-//! revocable [`crate::verbs::upcall::Upcall`]. So the driver's object may outlive the C object.
+//! ib_core allocates most C objects with the size that the driver states in `struct ib_device_ops`,
+//! and passes the driver a pointer to the beginning. The driver allocates `ib_mr` and `ib_dm`. One
+//! counted reference to the driver's own object lies behind the C part. The driver's object refers
+//! back to the C object only by a revocable [`crate::verbs::upcall::Upcall`]. So the driver's
+//! object may outlive the C object.
 
 use core::mem::MaybeUninit;
 use kernel::{prelude::*, sync::Arc};

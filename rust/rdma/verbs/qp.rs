@@ -46,7 +46,7 @@ pub struct QpInit<P: Provider> {
     pub recv_cq: Option<Arc<P::Cq>>,
     /// XRC domain of an XRC target QP.
     pub xrcd: Option<Arc<P::Xrcd>>,
-    /// Shared receive queue, if the QP has no receive queue of its own.
+    /// Shared receive queue, if the QP takes its receives from one.
     pub srq: Option<Arc<P::Srq>>,
     /// Requested capacities.
     pub cap: QpCap,
@@ -65,7 +65,8 @@ pub struct QpCreated<Q> {
     pub qp: Arc<Q>,
     /// Number of the QP.
     pub qpn: Qpn,
-    /// Granted capacities: at least the requested ones.
+    /// Granted capacities: at least the requested ones, but zero for a receive queue that the QP
+    /// does not have of its own.
     pub cap: QpCap,
     /// Response to the process's library.
     pub reply: QpReply,

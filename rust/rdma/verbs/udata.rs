@@ -178,7 +178,7 @@ impl<P: Provider> UserCall<'_, P> {
     }
 
     /// Returns the call that `raw` belongs to. Returns `None` if an in-kernel consumer calls, or if
-    /// the context is being destroyed.
+    /// the process has no context or its context is being destroyed.
     ///
     /// # Safety
     ///

@@ -113,8 +113,8 @@ impl<C> Upcall<C> {
     }
 
     /// Runs `call`, which raises an asynchronous event, with the object. Does nothing if the upcall
-    /// is revoked, or if the process has too many unread events of the object. The third and later
-    /// unread events of an object need the quota that `claim` claims.
+    /// is revoked, or if [`AsyncEvents::admits`] refuses the event. The third and later unread
+    /// events of an object need the quota that `claim` claims.
     fn raise(&self, claim: impl FnOnce() -> Option<Claims>, call: impl FnOnce(*mut C))
     where
         C: RaisesEvents,
@@ -145,9 +145,10 @@ impl CqUpcall {
         });
     }
 
-    /// Waits until an in-kernel consumer has polled the completions of the CQ, if it does so in a
-    /// work item (`IB_POLL_WORKQUEUE`, `IB_POLL_UNBOUND_WORKQUEUE`). Process context; sleeps. Must
-    /// not be called from that work item.
+    /// Waits until the work item has run in which an in-kernel consumer polls the CQ
+    /// (`IB_POLL_WORKQUEUE`, `IB_POLL_UNBOUND_WORKQUEUE`), if one is queued or runs. The work item
+    /// may have queued itself again. Process context; sleeps. Must not be called from that work
+    /// item.
     pub fn settle(&self) {
         self.with(|cq| {
             // SAFETY: By the type invariant the object is valid while this call runs.

@@ -96,9 +96,9 @@ impl<'a> UserRange<'a> {
         }
     }
 
-    /// Pins the memory, or prepares it for on-demand paging if `access` says so. For on-demand
-    /// paging the process gets an entry in `owners`, with a thread permit that `threads` creates,
-    /// unless it already has one. Process context; sleeps.
+    /// Pins the memory. If `access` says so, prepares a process's memory for on-demand paging
+    /// instead. For on-demand paging the process gets an entry in `owners`, with a thread permit
+    /// that `threads` creates, unless it already has one. Process context; sleeps.
     ///
     /// # Errors
     ///

@@ -61,7 +61,7 @@ pub(crate) unsafe fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
     Ok(QpModify { attrs, av })
 }
 
-/// Reads the attributes for which every value is valid.
+/// Reads the attributes of which every value can be converted.
 fn read_plain(attr: &ib_qp_attr, has: impl Fn(u32) -> bool) -> Attrs {
     use bindings as b;
     Attrs {

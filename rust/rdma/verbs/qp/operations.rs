@@ -120,7 +120,8 @@ unsafe fn make<P: Provider>(
 }
 
 /// Converts the attributes of a creation. Returns `EOPNOTSUPP` for types and flags that are not
-/// supported, and `EINVAL` if an object is missing that the type needs.
+/// supported, and `EINVAL` if an object is missing that the type needs, or if there is a receive CQ
+/// and the type has no receives.
 ///
 /// # Safety
 ///
