@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Error codes that the kernel crate does not name.
+//! The error for what is not supported.
 
 use kernel::{error::Error, ffi::c_int};
 
