@@ -3,9 +3,9 @@
 //! The records of READs, atomics, ATOMIC WRITEs and FLUSHes: the data to answer them, and to answer
 //! them again (IBTA 1.x §9.7.5.1.5).
 //!
-//! The records form a ring of `max_dest_rd_atomic` places, oldest first and in the order of their
-//! PSNs. A new record replaces the oldest one. The peer must have seen the answer to that one, or
-//! it would not have sent another request.
+//! The records form a ring, oldest first and in the order of their PSNs. If there are already
+//! `max_dest_rd_atomic` records, a new one replaces the oldest one. The peer must have seen the
+//! answer to that one, or it would not have sent another request.
 //!
 //! A record may be older than half of all PSNs, where a comparison of PSNs is ambiguous. So a
 //! record also has a position, a count of PSNs that doesn't wrap.
@@ -193,8 +193,7 @@ impl<R: Slots<Replay>> Ring<R> {
         self.places.len()
     }
 
-    /// Moves all records to `places`, if that is longer. Returns the storage that isn't used any
-    /// more.
+    /// Moves all records to `places`, if that is longer. Returns the storage that isn't used.
     pub(super) fn enlarge(&mut self, mut places: R) -> R {
         if places.len() <= self.capacity() {
             return places;
@@ -239,8 +238,8 @@ impl<R: Slots<Replay>> Ring<R> {
         Ok(())
     }
 
-    /// Adds a record and deletes the oldest ones, so that `limit` remain. The caller has checked
-    /// this with [`Self::check_room`].
+    /// Adds a record and deletes the oldest ones, so that at most `limit` remain. The caller has
+    /// checked this with [`Self::check_room`].
     pub(super) fn push(&mut self, replay: Replay, limit: u8) {
         let number = self.next;
         self.next = self.next.wrapping_add(1);

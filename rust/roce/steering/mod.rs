@@ -26,9 +26,9 @@ pub use pattern::{
     PORTS_LEN,
 };
 
-/// Maximum number of rules of a device, and of the places of one priority.
+/// Maximum number of rules of a device, and number of places in a range of [`Rule::places`].
 pub const MAX_RULES: u32 = 1 << SEQUENCE_BITS;
-/// Number of bits of a place that distinguish the rules of one priority.
+/// Number of bits of a place that distinguish the rules in one range of [`Rule::places`].
 const SEQUENCE_BITS: u32 = 10;
 
 /// The reason why a rule can't be created.
@@ -63,7 +63,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Creates a rule. Rules with a lower `priority` are visited first.
+    /// Creates a rule. Of the rules of one kind, those with a lower `priority` are visited first.
     ///
     /// With `dont_trap`, the frames that match the rule go on to the rules after it. With `own`,
     /// the rule's QP also gets its own frames, if they are looped back within the device.
@@ -104,7 +104,7 @@ pub enum Direction {
     Received,
     /// The port sends the frame. Only sniffer rules get it.
     Sent,
-    /// A QP of the device sent the frame, and it is looped back to the other QPs. Sniffer rules
+    /// A QP of the device sent the frame, and it is looped back to the device's QPs. Sniffer rules
     /// have seen it as [`Self::Sent`].
     Looped,
 }

@@ -222,7 +222,8 @@ fn wishes() -> impl Strategy<Value = Wish> {
     )
 }
 
-/// Returns the QPs that should get the frame, by comparing each rule with all others.
+/// Returns the indexes of the rules whose QPs should get the frame. Compares each rule with the one
+/// that takes the frame.
 fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, direction: Direction) -> Vec<usize> {
     let may = |wish: &Wish| direction != Direction::Sent && (!wish.is_own || wish.own);
     let fits = |wish: &Wish| match wish.what {
@@ -256,7 +257,7 @@ fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, direction: Directi
     (0..wishes.len()).filter(|&i| gets(&wishes[i])).collect()
 }
 
-/// Returns the QPs that get the frame.
+/// Returns the indexes of the rules whose QPs get the frame.
 fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, direction: Direction) -> Vec<usize> {
     let mut places: Vec<(u32, usize, Rule)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -285,7 +286,7 @@ fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, direction: Directio
     getters
 }
 
-/// Removes the first tag, as a network device with hardware VLAN offload does.
+/// Removes the first tag if it is an 802.1Q tag, as a network device with VLAN offload does.
 fn untagged(bytes: &[u8]) -> (Vec<u8>, Option<u16>) {
     match &bytes[12..] {
         [0x81, 0x00, a, b, ..] => {

@@ -232,7 +232,7 @@ fn said(transmit: &Transmit) -> Said {
             };
             Said::Read(psn, part, offset, packet.payload_len)
         }
-        other => panic!("no response: {other:?}"),
+        other => panic!("not a response: {other:?}"),
     }
 }
 

@@ -347,7 +347,7 @@ fn old_records_do_not_match_new_packets() {
         if taken < 1 << 24 {
             continue;
         }
-        // The records don't answer a request for another PSN either.
+        // Nor do the records answer requests that have the same PSNs, but come one wrap later.
         bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
         bench.pass_at(Psn::new(12), Body::Atomic(word()), 0);
         assert_eq!(bench.answers(), [], "{taken} PSNs later");
