@@ -35,7 +35,7 @@ pub enum Source {
 /// packet.
 ///
 /// A host that can't read the payload calls [`crate::qp::Qp::transmit_failed`]. A host that knows
-/// that the packet didn't leave, for lack of memory or of queue space, calls
+/// that the packet didn't leave, for lack of memory, of queue space or of a route, calls
 /// [`crate::qp::Qp::transmit_dropped`]. It makes either call before it polls for the next packet:
 /// UC and datagram WQEs complete in that poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Transmit {
     pub packet: Packet,
     /// Place of the payload.
     pub source: Source,
-    /// A copy of the packet was sent before. A host that passes pages to the network without
-    /// copying should copy the payload of this packet: memory that changes between the computation
-    /// of the ICRC and the transmission makes the ICRC wrong, and would do so again.
+    /// A copy of the packet may have been sent before. A host that passes pages to the network
+    /// without copying should copy the payload of this packet: memory that changes between the
+    /// computation of the ICRC and the transmission makes the ICRC wrong, and would do so again.
     pub retransmission: bool,
 }

@@ -10,13 +10,13 @@ use crate::ids::{Imm, Qpn, Rkey};
 pub enum WcStatus {
     /// The operation took place.
     Success = 0,
-    /// A message was longer than its buffer, or than 2³¹ bytes.
+    /// The length of a message was wrong for its buffer, its operation or the network device.
     LocLenErr = 1,
     /// This QP can't carry out the work request.
     LocQpOpErr = 2,
     /// A local key, range or permission was wrong.
     LocProtErr = 4,
-    /// The QP entered the error state before the work request was carried out.
+    /// The QP entered an error state before the work request completed.
     WrFlushErr = 5,
     /// A memory window could not be bound.
     MwBindErr = 6,
@@ -24,7 +24,7 @@ pub enum WcStatus {
     BadRespErr = 7,
     /// A peer's request broke the QP because it had no access to the memory that it named.
     LocAccessErr = 8,
-    /// The responder found the request malformed.
+    /// The responder found the request invalid.
     RemInvReqErr = 9,
     /// The responder refused access to its memory.
     RemAccessErr = 10,

@@ -34,9 +34,9 @@ pub enum DropReason {
     UnknownOpcode,
     /// The pad count doesn't fit the length.
     WrongPad,
-    /// The payload is longer than 4,096 bytes, or the packet may have none.
+    /// The payload is longer than 4,096 bytes, or the packet must not have one.
     WrongLength,
-    /// The acknowledgment's syndrome is reserved.
+    /// The syndrome of the AETH is reserved.
     UnknownSyndrome,
 }
 
@@ -58,10 +58,11 @@ impl DropReason {
 /// of them, or all. `length` is the length of the datagram in bytes, from the BTH to the end of the
 /// ICRC. The ICRC itself isn't checked.
 ///
-/// This checks the version and the opcode, and that all headers are complete. Payload and pad must
-/// be a multiple of 4 bytes, with the smallest pad. The payload must be at most 4,096 bytes, and
-/// acknowledgments must have none. The responder checks the errors that it answers with a NAK
-/// (§9.7.4.1.6): lengths for the operation and the path MTU, keys, alignment, order.
+/// This checks the version, the opcode and the syndrome, and that all headers are complete. Payload
+/// and pad must be a multiple of 4 bytes, with the smallest pad. The payload must be at most 4,096
+/// bytes, and acknowledgments and CNPs must have none. The responder checks the errors that it
+/// answers with a NAK (§9.7.4.1.6): lengths for the operation and the path MTU, keys, alignment,
+/// order.
 ///
 /// # Errors
 ///
@@ -160,7 +161,7 @@ fn payload_len(padded_len: usize, claimed_pad: u32) -> Result<u32, DropReason> {
 }
 
 /// Returns the maximum payload length of a packet in bytes. It is 0 for an acknowledgment, whose
-/// payload the requester could not answer with a NAK.
+/// payload the requester could not answer with a NAK, and for a CNP.
 fn most_payload(body: &Body) -> u32 {
     match body {
         Body::Ack(_) | Body::AtomicAck(..) | Body::Cnp => 0,

@@ -88,7 +88,7 @@ impl MadHeader {
         (self.class == CLASS_CM && self.method == METHOD_SEND).then_some(self.attribute)
     }
 
-    /// Returns whether the datagram reaches the work queue of communication management. ib_mad
+    /// Returns whether the datagram may reach the work queue of communication management. ib_mad
     /// passes a datagram to ib_cm only if ib_cm has registered for its method (`cm_add_one()`,
     /// cm.c).
     pub fn may_reach_cm(&self) -> bool {
@@ -241,8 +241,7 @@ mod tests {
 
     #[test]
     fn only_messages_of_communication_management_end_exchanges() {
-        // ib_mad refuses a method that no agent has registered, and the refusal is a response to
-        // the sender.
+        // ib_mad may answer other datagrams: it refuses a GET or SET that no agent has registered.
         assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Request);
         assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Request);
     }
