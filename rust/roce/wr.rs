@@ -118,15 +118,16 @@ pub struct SendWr {
     pub wr_id: u64,
     /// Operation, with its operands.
     pub op: SendOp,
-    /// Message length in bytes: the sum of the SGEs, or the length of the inline payload. The
-    /// engine completes a longer message than 2³¹ bytes with `LocLenErr`.
+    /// Message length in bytes: the sum of the SGEs, the length of the inline payload, or that of
+    /// the range of a FLUSH. The engine completes a longer message than 2³¹ bytes with `LocLenErr`.
     pub length: u32,
     /// The work request has a completion if it succeeds (`IB_SEND_SIGNALED`). A work request that
     /// fails always has one.
     pub signaled: bool,
     /// The peer's completion is a solicited one (`IB_SEND_SOLICITED`).
     pub solicited: bool,
-    /// The request waits for all earlier READs and atomics (`IB_SEND_FENCE`).
+    /// The request waits for all earlier READs, atomics, ATOMIC WRITEs and FLUSHes
+    /// (`IB_SEND_FENCE`).
     pub fence: bool,
     /// Number of the peer's shared receive queue. Used by XRC only.
     pub srqn: Srqn,

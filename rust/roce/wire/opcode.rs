@@ -44,7 +44,8 @@ pub(super) const ATOMIC_WRITE: u8 = 0x1d;
 
 /// Returns whether the specification defines this operation for this transport.
 ///
-/// Reliable datagrams (0x40) are obsolete and count as undefined.
+/// Reliable datagrams (0x40) are obsolete and count as undefined. So does the CNP, for which the
+/// caller checks first.
 pub(super) const fn is_defined(transport: u8, operation: u8) -> bool {
     match transport {
         RC => matches!(

@@ -116,7 +116,7 @@ fn each_fault_is_dropped_for_its_own_reason() {
             DropReason::UnknownOpcode,
         ),
         (
-            "RESYNC",
+            "RESYNC of UD",
             |h| h[0] = 0x15 + 0x60,
             16,
             DropReason::UnknownOpcode,
@@ -128,7 +128,7 @@ fn each_fault_is_dropped_for_its_own_reason() {
             DropReason::TooShort,
         ),
         (
-            "pad of a whole word's payload",
+            "pad byte after an empty payload",
             |h| h[1] = 0x10,
             17,
             DropReason::WrongPad,
@@ -277,7 +277,7 @@ fn reliable_body() -> BoxedStrategy<(Body, u32)> {
     .boxed()
 }
 
-/// Generates a packet that only RC allows.
+/// Generates a packet that RC allows.
 fn rc_body() -> BoxedStrategy<(Body, u32)> {
     let flush = (0..16u8, 0..4u8, reth()).prop_map(|(placement, selectivity, reth)| {
         let kind = FlushKind {
