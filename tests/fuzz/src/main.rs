@@ -12,7 +12,8 @@
 //! A run fails
 //!
 //! - when the victim's data is wrong or its transfers stop,
-//! - when a system call or the end of a process hangs,
+//! - when an attacker or the victim cannot be set up,
+//! - when a system call, a command of the administrator or the end of a process hangs,
 //! - when netlink shows freed memory,
 //! - when a CPU does not run a real-time thread for too long.
 //!
@@ -113,7 +114,7 @@ impl Run {
         }
     }
 
-    /// Reaps the processes that have ended and checks their status.
+    /// Reaps the processes that have ended. Checks the status of the attackers and of the victim.
     fn reap(&mut self) {
         while let Some((pid, status)) = sys::reap(-1) {
             if let Some(at) = self
@@ -187,7 +188,8 @@ impl Run {
     }
 
     /// Ends the run: kills the attackers and waits for the other processes, which end by
-    /// themselves. All must have ended within the patience of the profile.
+    /// themselves. All must have ended within the patience of the profile. After a failure it
+    /// does not wait, and kills only the other processes.
     fn finish(&mut self) {
         for attacker in &mut self.attackers {
             attacker.end = attacker.end.min(now());

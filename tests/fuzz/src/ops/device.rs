@@ -72,8 +72,8 @@ pub fn open_device(thread: &mut Thread<'_>, context: usize, which: usize, node: 
     Ok(())
 }
 
-/// Closes a file of a context while other threads use it: the file of events, or the device's file,
-/// which is opened again.
+/// Closes a file of a context while other threads use it: the file of events, or the device's file.
+/// After the latter, opens a random device for a random context.
 pub fn close(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     if thread.rng.one_in(2) {
