@@ -46,7 +46,7 @@ fn plain_at(thread: &mut Thread<'_>, at: u64) -> Done {
         _ => PRIVATE_FIXED,
     };
     sys::map(at, AREA_LEN, READ_WRITE, flags, -1, 0)?;
-    // MADV_HUGEPAGE or MADV_NOHUGEPAGE
+    // MADV_HUGEPAGE, MADV_NOHUGEPAGE or MADV_NORMAL
     let advice = thread.rng.pick(&[14, 15, 0]);
     sys::call(nr::MADVISE, &[at as i64, AREA_LEN as i64, advice]).map(|_| ())
 }
@@ -149,7 +149,7 @@ pub fn brief_mr(thread: &mut Thread<'_>) -> Done {
     thread.command_destroy(cmd::DESTROY_CQ, cq).map(|_| ())
 }
 
-/// Drops, protects, truncates or remaps the pages of an area.
+/// Drops, protects or remaps the pages of an area, truncates a random file, or does nothing.
 fn revoke_memory(thread: &mut Thread<'_>, at: i64) -> Done {
     let length = AREA_LEN as i64;
     match thread.rng.below(6) {
@@ -175,7 +175,7 @@ pub fn protect(thread: &mut Thread<'_>) -> Done {
     sys::call(nr::MPROTECT, &[at, length, rights]).map(|_| ())
 }
 
-/// Makes a random `madvise`: drops pages, pages them out, splits or collapses huge pages.
+/// Makes a random `madvise`, which may drop pages, page them out, or split or collapse huge pages.
 pub fn advise(thread: &mut Thread<'_>) -> Done {
     let (at, length) = pages(thread);
     // DONTNEED, REMOVE, FREE, COLD, PAGEOUT, COLLAPSE, DONTFORK, DOFORK, WIPEONFORK, HUGEPAGE,
