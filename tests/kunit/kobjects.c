@@ -30,12 +30,26 @@ static s64 time_writes(struct kunit *test, struct stage *stage, int count)
 }
 
 /*
+ * Whether `count` RDMA WRITEs complete within PERIOD at least once. A busy host delays many of them
+ * for longer, so this tries again for a minute.
+ */
+static bool completes_at_once(struct kunit *test, struct stage *stage, int count)
+{
+	unsigned long end = jiffies + 60 * HZ;
+
+	do {
+		if (time_writes(test, stage, count) < PERIOD)
+			return true;
+	} while (time_before(jiffies, end));
+	return false;
+}
+
+/*
  * A moderated CQ notifies its consumer of fewer than COUNT completions after PERIOD, and of COUNT
  * completions at once. Without moderation it notifies of each completion at once.
  */
 static void moderates(struct kunit *test)
 {
-	s64 fastest = S64_MAX;
 	struct stage stage;
 	int i;
 
@@ -43,13 +57,9 @@ static void moderates(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, rdma_set_cq_moderation(stage.cq[0], COUNT, PERIOD), 0);
 	for (i = 0; i < 3; i++)
 		KUNIT_EXPECT_GE(test, time_writes(test, &stage, COUNT - 1), PERIOD);
-	for (i = 0; i < 5; i++)
-		fastest = min(fastest, time_writes(test, &stage, COUNT));
-	KUNIT_EXPECT_LT(test, fastest, PERIOD);
+	KUNIT_EXPECT_TRUE(test, completes_at_once(test, &stage, COUNT));
 	KUNIT_ASSERT_EQ(test, rdma_set_cq_moderation(stage.cq[0], 0, 0), 0);
-	for (fastest = S64_MAX, i = 0; i < 5; i++)
-		fastest = min(fastest, time_writes(test, &stage, 1));
-	KUNIT_EXPECT_LT(test, fastest, PERIOD);
+	KUNIT_EXPECT_TRUE(test, completes_at_once(test, &stage, 1));
 	take_down(test, &stage);
 }
 
