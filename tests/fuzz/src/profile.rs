@@ -138,8 +138,9 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The focus of attacker `number`. Every other attacker has an empty focus. The rest have the
-    /// foci of [`FOCI`] after the first one, in turn.
+    /// The focus of attacker `number`: [`Self::focus`] if there is one. Otherwise every other
+    /// attacker has an empty focus, and the rest have the foci of [`FOCI`] after the first one, in
+    /// turn.
     pub fn focus_of(&self, number: u64) -> Focus {
         if let Some(focus) = self.focus {
             return focus;

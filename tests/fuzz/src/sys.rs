@@ -4,8 +4,9 @@
 //! the same time.
 //!
 //! Addresses are plain numbers. They are in fixed areas of the address space, outside of the memory
-//! that Rust allocates, or they are invalid and the kernel must refuse them. Except for one call in
-//! stats.rs, all of the program's `unsafe` is in this module.
+//! that Rust allocates, or in buffers that a caller lends to a system call, or they are invalid and
+//! the kernel must refuse them. Except for one call in stats.rs, all of the program's `unsafe` is
+//! in this module.
 
 use std::{
     ffi::{c_char, c_int, c_long, c_void, CString},
@@ -141,27 +142,27 @@ pub fn open(path: &str) -> Result<i32, i32> {
 
 /// The 32-bit word at an address of a fixed area. Other threads and the kernel may change it.
 pub fn word(address: u64) -> &'static AtomicU32 {
-    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    // SAFETY: The callers pass addresses in areas that stay mapped for reading and writing.
     unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
 /// The 64-bit word at an address of a fixed area. Other threads and the kernel may change it.
 pub fn quad(address: u64) -> &'static AtomicU64 {
-    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    // SAFETY: The callers pass addresses in areas that stay mapped for reading and writing.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }
 }
 
 /// Copies bytes to a fixed area.
 pub fn poke(address: u64, bytes: &[u8]) {
     for (offset, byte) in (0u64..).zip(bytes) {
-        // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+        // SAFETY: The callers pass addresses in areas that stay mapped for reading and writing.
         unsafe { ptr::write_volatile((address + offset) as *mut u8, *byte) };
     }
 }
 
 /// Copies bytes from a fixed area.
 pub fn peek(address: u64, length: usize) -> Vec<u8> {
-    // SAFETY: The fixed areas stay mapped for reading and writing while the process lives.
+    // SAFETY: The callers pass addresses in areas that stay mapped for reading and writing.
     let byte = |offset| unsafe { ptr::read_volatile((address + offset) as *const u8) };
     (0..length as u64).map(byte).collect()
 }
@@ -243,7 +244,7 @@ pub fn limit(resource: i64, value: u64) {
 }
 
 /// Binds this thread to a CPU and gives it the real-time policy SCHED_FIFO, so that it preempts all
-/// other threads.
+/// threads without a real-time policy.
 pub fn set_realtime_on(cpu: u64) {
     let mask = [1u64 << cpu];
     let _ = call(nr::SCHED_SETAFFINITY, &[0, 8, mask.as_ptr() as i64]);

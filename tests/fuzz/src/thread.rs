@@ -28,7 +28,7 @@ pub struct Thread<'a> {
     pub wild: u64,
     /// Room for the driver's part of an extended response, in units of 8 bytes.
     pub provider_out: u16,
-    /// The context that all operations use, or `None` for a random one.
+    /// The context that [`Self::context`] returns, or `None` for a random one.
     pub only: Option<usize>,
     activity: &'static Activity,
     fail: Option<i32>,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands and ioctls of uverbs, encoded as bytes. Messages are valid, except that one in
-//! [`Thread::wild`] has changed bytes.
+//! Commands and ioctls of uverbs, encoded as bytes. Messages are what the caller asks for, except
+//! that one in [`Thread::wild`] has changed bytes, and that some have a wrong command number,
+//! length or response address.
 
 use crate::{
     sys::{self, nr, Outcome},
@@ -295,7 +296,7 @@ impl Thread<'_> {
         self.scratch
     }
 
-    /// Changes a few bytes from offset `start` on, of one message in `wild`.
+    /// Changes a few bytes, mostly from offset `start` on, of one message in `wild`.
     fn mutate(&mut self, message: &mut [u8], start: usize) {
         if !self.rng.one_in(self.wild) || message.len() < start + 4 {
             return;

@@ -36,8 +36,9 @@ fn state(stat: &str) -> char {
     after.trim_start().chars().next().unwrap_or('?')
 }
 
-/// Whether a thread of attacker `pid` sleeps uninterruptibly in one operation for longer than the
-/// profile allows. Its threads have the entries of [`Stats::activities`] from `first_thread` on.
+/// Whether a thread of attacker `pid` sleeps uninterruptibly in an operation that already takes
+/// longer than the profile allows. The attacker's threads have the entries of [`Stats::activities`]
+/// from `first_thread` on.
 pub fn has_hung_thread(profile: &Profile, stats: &Stats, pid: i32, first_thread: usize) -> bool {
     for activity in &stats.activities[first_thread..first_thread + profile.threads as usize] {
         let (tid, since) = (activity.tid.load(Relaxed), activity.since.load(Relaxed));

@@ -14,8 +14,8 @@ use crate::{
 
 /// Numbers of the commands RDMA_NLDEV_CMD_*_GET that can be dumped.
 const DUMPS: [u16; 12] = [1, 5, 9, 10, 11, 12, 13, 14, 17, 22, 23, 29];
-/// Numbers of the other commands. RDMA_NLDEV_CMD_DELLINK (4) is missing, because attackers that run
-/// as root would remove the victim's links.
+/// Numbers of the other commands, and 31, which no command has. RDMA_NLDEV_CMD_DELLINK (4) is
+/// missing, because attackers that run as root would remove the victim's links.
 const OTHERS: [u16; 18] = [
     0, 2, 3, 6, 7, 15, 16, 18, 19, 20, 21, 24, 25, 26, 27, 28, 30, 31,
 ];
@@ -24,7 +24,7 @@ const RES_MR_GET: u16 = 13;
 /// the size of the access rights of a region in a dump.
 const POISON: [u8; 4] = [0x6b; 4];
 
-/// Requests a dump of any kind.
+/// Requests a dump by one of [`DUMPS`].
 pub fn dump(thread: &mut Thread<'_>) -> Done {
     let kind = thread.rng.pick(&DUMPS);
     ask(thread, kind, 0x301, Bytes::new())

@@ -21,8 +21,9 @@ const RAW: u8 = 8;
 const XRC_INI: u8 = 9;
 const XRC_TGT: u8 = 10;
 
-/// Creates all objects that messages need, in one context: a PD, regions of each kind, a window, an
-/// address handle, an XRC domain, a CQ, an SRQ, connected RC QPs, a UD QP and a QP of any type.
+/// Creates all objects that messages need: a PD, pinned, on-demand and implicit regions, a window,
+/// an address handle, an XRC domain, a CQ, an SRQ, connected RC QPs, a UD QP and a QP of any type.
+/// They are in one context only if `thread.only` is set.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
     thread.without_mutation(set_up)
 }

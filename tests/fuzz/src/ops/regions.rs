@@ -12,7 +12,7 @@ use crate::{
 
 const ON_DEMAND: u32 = 1 << 6;
 
-/// Chooses the access rights of a region: mostly all that can be combined.
+/// Chooses the access rights of a region: mostly those for writes, reads, atomics and windows.
 fn access(thread: &mut Thread<'_>) -> u32 {
     match thread.rng.below(12) {
         0..=4 => 0xf | 0x10,

@@ -191,7 +191,7 @@ pub fn post_to(thread: &mut Thread<'_>, qp: Object) {
     push(qp.send, &element);
 }
 
-/// Opcodes of RC operations that access memory of both sides.
+/// Opcodes of RC operations that access the responder's memory and, except FLUSH, the requester's.
 pub const TRANSFERS: [u32; 9] = [
     SEND,
     SEND,
@@ -204,8 +204,8 @@ pub const TRANSFERS: [u32; 9] = [
     ATOMIC_WRITE,
 ];
 
-/// Posts a receive and an operation of `length` bytes to a QP that is connected to itself, without
-/// ringing the doorbell. `region` is the memory of both sides.
+/// Posts a receive and an operation of `length` bytes (8 for an atomic one) to a QP that is
+/// connected to itself, without ringing the doorbell. `region` is the memory of both sides.
 pub fn post_message(qp: Object, region: Object, length: u32, opcode: u32) {
     let count = u32::from(length > 0);
     let list = Bytes::new()
@@ -367,7 +367,8 @@ pub fn ring_often(thread: &mut Thread<'_>) -> Done {
     Ok(())
 }
 
-/// Consumes all completions of a CQ, and arms it once in two times by the arm word in its ring.
+/// Consumes all completions of a CQ. Once in two times, arms or disarms it by the arm word in its
+/// ring.
 pub fn consume(thread: &mut Thread<'_>) -> Done {
     let cq = thread.any(Kind::Cq);
     if cq.ring == 0 {
