@@ -6,7 +6,8 @@
 //! The gate `no_panic_symbols` (tests/gates/gates.py) compiles this file as the kernel does, and
 //! fails if the object file refers to a panicking function. The host that the engine calls is
 //! opaque: the compiler cannot see which values it returns, and so cannot drop branches of the
-//! engine.
+//! engine. It can see only that `take_recv` gives no error, and what the default methods of the
+//! traits return.
 
 #![no_std]
 

@@ -4,8 +4,9 @@
 
 Each gate is a function that takes the root of the repository and returns a list of messages, one
 for each violation. The first line of its docstring is its name in the output. The program prints
-`ok - gate: NAME` or `not ok - gate: NAME` for each gate. The text gates read the sources only; the
-tool gates call compilers and linters. `selftest.py` shows that each gate can fail.
+`ok - gate: NAME` or `not ok - gate: NAME` for each gate. The text gates read only the sources and
+the commit messages; the tool gates call compilers and linters. `selftest.py` shows that each gate
+can fail.
 """
 import os
 import re

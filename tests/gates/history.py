@@ -31,7 +31,7 @@ def git(top, *arguments):
 
 
 def complaints(top):
-    """Returns a message for each broken rule of the commits since `BASE`.
+    """Returns a message for each broken rule of the commits since `BASE`, except merges.
 
     If the clone is too shallow to have `BASE`, only the newest commit is checked.
     """

@@ -83,7 +83,7 @@ def code(text):
 def kernel_code(text):
     """Returns the code of a file that runs in the kernel.
 
-    This is `code` without tests and without code that is evaluated at compile time.
+    This is `code` without tests, `const` blocks and assertions at compile time.
     """
     text = code(text)
     for start in (

@@ -10,7 +10,7 @@ each function that has no direct caller in the module, follows the direct calls 
 functions that send a packet, and adds up the stack frames on the path. It does not see calls by
 pointers.
 
-usage: stack.py MODULE                  exit status 1 if a path takes more than MAX_BYTES
+usage: stack.py MODULE      exit status 1 if a path takes more than MAX_BYTES, or there is no path
 """
 import re
 import subprocess
@@ -47,7 +47,7 @@ def functions(module):
 
 
 def senders(calls):
-    """Returns the functions from which direct calls lead to a function of SEND_FUNCTIONS."""
+    """Returns SEND_FUNCTIONS and the functions from which direct calls lead to one of them."""
     found, size = set(SEND_FUNCTIONS), 0
     while len(found) > size:
         size = len(found)
