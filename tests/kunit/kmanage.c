@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Operations on devices and ports that ib_core and kernel consumers such as ib_cm call, and user
- * space cannot: ib_modify_device(), ib_modify_port(), and the end of a device whose network device
- * is gone. The device is on a dummy network device (link.h).
+ * Operations on devices and ports that ib_core and kernel consumers such as ib_cm call:
+ * ib_modify_device(), ib_modify_port(), and the end of a device whose network device is gone. Of
+ * the two functions, user space reaches only ib_modify_device(), to change the node's description.
+ * The device is on a dummy network device (link.h).
  */
 #include <linux/delay.h>
 #include <rdma/ib_mad.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Features of objects that only kernel consumers can use: CQ moderation, SG_GAPS regions, the
- * device's local_dma_lkey, resized SRQs, and QPs without loopback of their multicast packets.
+ * Features of objects as kernel consumers use them: CQ moderation, SG_GAPS regions, the device's
+ * local_dma_lkey, resized SRQs, and QPs without loopback of their multicast packets.
  */
 #include <linux/ktime.h>
 
