@@ -25,8 +25,8 @@ RUN_SECONDS = 240
 
 # Each mutant has a name (the behaviour of the broken engine), a file below rust/roce, a text and its
 # replacement. Some have a unit test of the engine, which then runs instead of the simulator: they
-# take effect only with more PSNs than a seed of the simulator uses, or with a PSN or MSN that no
-# peer sends unless it is forged.
+# take effect only in cases that the simulator seldom or never makes, such as a forged PSN or MSN,
+# more PSNs than a seed uses, or a packet that the host drops at a certain moment.
 MUTANTS = [
     ("a PSN precedes itself", "psn.rs",
      "self.since(other) < 0",

@@ -5,7 +5,8 @@
 //!
 //! Datagrams may be lost, duplicated and reordered. The oracle checks that a work request sends its
 //! datagram at most once and in order, that a datagram is received whole or not at all, and that
-//! each receive ends once. An error stops the send queue only (SQE), until the QP enters RTS again.
+//! each receive ends once. An error of a send stops the send queue only (SQE), until the QP enters
+//! RTS again.
 
 mod chaos;
 mod host;
