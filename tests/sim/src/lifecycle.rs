@@ -48,7 +48,7 @@ pub(crate) fn to(state: QpState) -> Attrs {
 }
 
 impl World {
-    /// Brings both ends of a pair from RESET to RTS.
+    /// Brings both ends of a pair from RESET to RTR, and schedules their transitions to RTS.
     pub(crate) fn connect(&mut self, pair: usize) -> Check {
         self.stats.connections += 1;
         let ends = [2 * pair, 2 * pair + 1];
@@ -401,7 +401,7 @@ impl World {
         self.modify(end, &attrs)
     }
 
-    /// Makes calls of `modify_qp` that must fail and change nothing.
+    /// Makes a call of `modify_qp` that must fail and change nothing.
     fn bad_modify(&mut self, end: usize) -> Check {
         let mut missing = to(QpState::Rtr);
         missing.rq_psn = Some(Psn::new(7));

@@ -38,7 +38,7 @@ pub(crate) struct Memory {
     /// The content that the oracle expects.
     pub(crate) shadow: Vec<u8>,
     pub(crate) regions: Vec<Region>,
-    /// Fault of every remote access while the current packet is handled.
+    /// Fault that [`Self::grant`] returns for every access while the current packet is handled.
     pub(crate) inject: Option<AccessFault>,
 }
 

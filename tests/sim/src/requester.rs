@@ -374,8 +374,7 @@ pub(crate) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     Ok(())
 }
 
-/// Returns one past the last extended PSN of the failed message. A message that was never started
-/// takes no PSNs.
+/// Returns one past the last extended PSN of the failed message. A malformed message takes no PSNs.
 fn stop(side: &mut Side, index: usize) -> u64 {
     let message = &mut side.messages[index];
     if matches!(message.fault, LocalFault::Malformed(_)) {

@@ -211,8 +211,8 @@ pub(super) fn completion(side: &mut Side, wc: &SendWc) -> Check {
     Ok(())
 }
 
-/// Returns whether the message must succeed: its datagram was sent, or it exceeds the MTU, so that
-/// no packet is sent (IBTA 1.x §11.4.1.1).
+/// Returns whether the message must succeed: it has no cause to fail, and its datagram was sent or
+/// it exceeds the MTU, so that no packet is sent (IBTA 1.x §11.4.1.1).
 fn succeeds(side: &Side, message: &Message) -> bool {
     cause(message).is_none() && (message.sent || !sends(message, side.mtu))
 }

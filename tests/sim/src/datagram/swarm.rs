@@ -32,7 +32,7 @@ pub(super) struct Swarm {
     pub(super) rq: u32,
     pub(super) window: usize,
     pub(super) srq: bool,
-    /// Permille of the QPs and the work requests with the second of [`QKEYS`].
+    /// Probability, in permille, that [`Self::qkey`] draws the second of [`QKEYS`] on a UD QP.
     pub(super) odd_qkey: u32,
     /// Permille of the datagrams that exceed the MTU.
     pub(super) too_long: u32,
@@ -49,7 +49,7 @@ pub(super) struct Swarm {
     pub(super) recv_eagerness: u32,
     /// Number of disturbances of QPs.
     pub(super) chaos: u32,
-    /// Maximum number of nanoseconds between two posts.
+    /// Maximum number of nanoseconds between two runs of an application.
     pub(super) pace: u64,
 }
 
