@@ -76,26 +76,27 @@ pub(crate) struct Tx {
     pub(crate) executed_by_peer: u64,
     /// One past the highest number that was sent.
     pub(crate) sent: u64,
-    /// One past the number that was sent last.
+    /// One past the number that was sent last, or `una` if that is higher.
     pub(crate) cursor: u64,
     /// Time of the last transmission of each number.
     pub(crate) sent_at: Vec<u64>,
-    /// Number of times that `una` was sent since it became the oldest.
+    /// Number of times that `una` was sent: since it became the oldest, and at most once before.
     pub(crate) tries: u32,
-    /// Number of those times since the faults stopped.
+    /// Number of times that `una` was sent since it became the oldest and the faults stopped.
     pub(crate) fair_tries: u32,
-    /// Number of request packets since the last one that requested a response.
+    /// Number of request packets since the last one that requested a response, or since the
+    /// requester went back.
     pub(crate) unasked: u32,
     /// A response allows the requester to resend before the timeout.
     pub(crate) nudged: bool,
-    /// Number of RNR NAKs for `una`, at most one for each time it was sent.
+    /// Number of RNR NAKs since `una` became the oldest, at most one for each time it was sent.
     pub(crate) rnr_naks: u32,
     /// Number of RNR NAKs that arrived between the end of a wait and the next packet, because a
     /// pause delayed that packet.
     pub(crate) rnr_echoes: u32,
     /// End of the wait after an RNR NAK, and the packet that found no receive.
     pub(crate) rnr_until: Option<(u64, u64)>,
-    /// `una` was also sent for other reasons than a transport retry.
+    /// `una` may have been sent also for other reasons than a transport retry.
     pub(crate) muddled: bool,
     /// The host dropped packets since `una` became the oldest. The timer may have expired because
     /// no packet left.

@@ -81,7 +81,7 @@ impl Kind {
 /// The deliberate errors, in permille of the work requests or packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mistakes {
-    /// Work requests that name memory to which the peer grants no access.
+    /// Work requests that name memory or a receive queue to which the peer grants no access.
     pub(crate) bad_remote: u32,
     /// Misaligned atomics.
     pub(crate) misaligned: u32,
@@ -127,7 +127,7 @@ pub(crate) enum Chaos {
 pub(crate) struct Swarm {
     pub(crate) mtu: Mtu,
     pub(crate) pairs: usize,
-    /// Number of work requests that each end posts.
+    /// Number of work requests that each end posts, except the ends that only receive.
     pub(crate) ops: u32,
     /// Length of the longest message in packets.
     pub(crate) longest: u32,
@@ -159,7 +159,7 @@ pub(crate) struct Swarm {
     pub(crate) recv_eagerness: u32,
     /// Maximum number of nanoseconds between a stimulus and the following polls.
     pub(crate) laziness: u64,
-    /// Maximum number of nanoseconds between two posts.
+    /// Maximum number of nanoseconds between two runs of an application.
     pub(crate) pace: u64,
 }
 

@@ -493,7 +493,7 @@ impl World {
         }
     }
 
-    /// Posts one work request, if there is room.
+    /// Posts one work request, if one is left, the QP's state allows it, and there is room.
     pub(crate) fn post(&mut self, end: usize) {
         let World {
             ends,

@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::swarm::{Kind, Swarm};
 
 /// Number of regions at the start: one with all rights, one read-only, one write-only, and one with
-/// all rights that is soon revoked.
+/// all rights that may be revoked.
 pub(crate) const TARGETS: usize = 4;
 
 pub(crate) const NOTHING: Grant = Grant {
@@ -54,7 +54,7 @@ pub(crate) struct Workload<'a> {
 }
 
 impl Workload<'_> {
-    /// Draws a work request of kind `kind`. `results` is the offset of its READ data.
+    /// Draws a work request of kind `kind`. `results` is the offset of its READ or atomic result.
     pub(crate) fn message(&mut self, kind: Kind, wr_id: u64, slot: u32, results: usize) -> Message {
         let length = self.length(kind);
         let op = self.operation(kind, length);
@@ -116,7 +116,7 @@ impl Workload<'_> {
         recv::srqn(self.rng.pick(&XRC_RINGS))
     }
 
-    /// Draws a length, mostly close to a multiple of the MTU, where off-by-one errors are likely.
+    /// Draws a length, often close to a multiple of the MTU, where off-by-one errors are likely.
     fn length(&mut self, kind: Kind) -> u32 {
         match kind {
             Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite => return 8,

@@ -37,7 +37,7 @@ pub(crate) type SimQp = Qp<Vec<SendWqe>, Vec<Replay>>;
 
 /// One QP with its host.
 pub(crate) struct End {
-    /// `None` after the QP was destroyed.
+    /// `None` before the QP is created and after it was destroyed.
     pub(crate) qp: Option<SimQp>,
     pub(crate) side: Side,
     /// Number of work requests that are still to be posted.
@@ -169,7 +169,8 @@ impl World {
     }
 
     /// Stops the faults when all messages are posted, but not before `stormy_until`, or when that
-    /// takes too long. Returns whether all ends have drained since then.
+    /// takes too long. Returns whether all ends have drained since then or, without an
+    /// acknowledgment timer, may wait for ever.
     fn weathered(&mut self) -> Result<bool, String> {
         match self.deadline {
             None => {
