@@ -16,8 +16,8 @@ import re
 import sys
 
 SYMBOL = re.compile(r"symbol: ([0-9a-f]{16}) [tT] (\S+)\s+\[rrxe\]")
-# Symbols that are not counted: code that the compiler generates, and code that runs when the module
-# is loaded or unloaded.
+# Symbols that are not counted: code that the compiler generates, functions whose symbols name the
+# core library, and code that runs when the module is loaded or unloaded.
 SKIP = re.compile(r"^(__|init_module|cleanup_module|_R.*(drop_in_place|4core3fmt|_4core))|\.cold$|^[a-zA-Z.]*\d*$")
 
 

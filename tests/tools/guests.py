@@ -17,7 +17,7 @@ Comment lines of a script say how it is to be run:
 
     # vm: together            The script may share a boot with other scripts of the same Debian
                               suite and kernel. Without this word it has a boot of its own.
-    # vm: quick               `make check` runs the script. Each theme has one such script.
+    # vm: quick               `make check` runs the script. Most themes have such scripts.
     # vm: timeout=600         Limit for the script in seconds on a quiet machine. Default: 120.
     # vm: env=TYPE=rxe        A variable of the script's environment.
     # vm: suite=testing       The Debian suite of the guest. Default: tools/lib/toolbox.sh, SUITE.
@@ -170,8 +170,8 @@ KNOWN_KERNEL_BUGS = (
 def only_known_kernel_bug(lines):
     """Returns the description of the entry of KNOWN_KERNEL_BUGS that alone made a guest fail.
 
-    Returns None if no such bug occurred, if a check other than "the kernel reports no error" failed, if
-    the kernel reported another error, or if a script did not end.
+    Returns None if no such bug occurred, if no check failed, if one other than "the kernel reports
+    no error" failed, if the kernel reported another error, or if a script did not end.
     """
     failures = [line for line in lines if line.startswith("not ok")]
     begun, ended = (
@@ -210,7 +210,8 @@ def boot(scripts, slot, again=True):
     `again` is true, the scripts that had not ended are run in one more boot. A known kernel bug
     does not count as a failure.
 
-    Returns whether the guest succeeded, and a list of the scripts that were not begun.
+    Returns whether the guest succeeded, and a list of the scripts that were neither begun nor
+    reported.
     """
     debug = scripts[0].debug
     boot_timeout = LIMIT_FACTOR * BOOT_SECONDS * (DEBUG_SLOWDOWN if debug else 1)
