@@ -79,7 +79,7 @@ impl<R: Read, W: Write> Control<R, W> {
     }
 }
 
-/// A server as a child process. It ends when the control stream is closed.
+/// A server as a child process. It ends at the latest when the control stream is closed.
 pub struct Server {
     child: Child,
     /// The client's end of the control stream.
@@ -148,8 +148,7 @@ impl Measurement {
     }
 }
 
-/// Prints a case or a verbs call as a line of JSON, with the median and the mean of times that were
-/// measured one by one.
+/// Prints a case or a verbs call as a line of JSON, with the median and the mean of `times`.
 pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
     times.sort_unstable();
     let median = times

@@ -15,7 +15,7 @@
 //! `verbs` and `tcp` run the client in this process and the server in a child process. Both sleep
 //! while they wait, as applications do, except for the client of `spin`, which polls. In a `stream`
 //! at most DEPTH messages are in flight, and one in EVERY is signaled. COUNT messages are measured,
-//! after about a quarter as many that are not (warm-up).
+//! after at least a quarter as many that are not (warm-up).
 //!
 //! `calls` measures the mean duration of a call, for each verb of the data path.
 //!

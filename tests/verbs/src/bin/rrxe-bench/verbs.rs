@@ -24,7 +24,7 @@ use crate::{
 /// Number of receives that the server keeps posted.
 const RECEIVES: u32 = 900;
 
-/// Parameters of a case. One in `signal_interval` requests is signaled.
+/// Parameters of a case. In a stream, one in `signal_interval` requests is signaled, and the last.
 struct Case {
     name: String,
     opcode: ibv_wr_opcode,

@@ -66,7 +66,7 @@ fn resize(ends: &Ends) -> Outcome {
     let granted = resized(&pair, 7)?;
     ensure(granted == 7, || format!("{granted} entries for 7"))?;
     let mut next = 0;
-    // In each round the 6 entries lie at other indices of the ring.
+    // The rounds place the 6 entries at several indices of the ring.
     for round in 0..8 {
         for id in 0..6 {
             write(&pair, next + id)?;
