@@ -125,8 +125,8 @@ add_dummy_link() {
 		ip netns exec "h$1" rdma link add "$OTHER" type "$TYPE" netdev eth1
 }
 
-# Ends `spin`, which has one QP. Succeeds if its CQ has at most one completion for each WQE of the
-# send queue and the receive queue, which have 1,023 WQEs each.
+# Ends `spin`, which has one QP. Succeeds if its CQ has at most one completion for each element of
+# the rings of the send queue and the receive queue, which have 1,024 elements each.
 flushed_once() {
 	finish_hostile spin
 	note "$LAST WQEs flushed"

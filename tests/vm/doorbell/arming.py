@@ -6,9 +6,9 @@
     arming.py DEVICE GID-INDEX
 
 A CQ is armed in two ways: by the call of uverbs (REQ_NOTIFY_CQ), or by a store to the arm word in
-the CQ's ring (RRXE_FEATURE_CQ_ARM of rrxe-abi.h). Most cases run for both ways. Each case uses one
-QP of the device that is connected to itself. The cases "events: ..." test how many asynchronous
-events the driver queues for a process that does not read them.
+the CQ's ring (RRXE_FEATURE_CQ_ARM of rrxe-abi.h). Most cases run for both ways. Each case, except
+those of SRQs, uses one QP of the device that is connected to itself. The cases "events: ..." test
+how many asynchronous events the driver queues for a process that does not read them.
 """
 
 import select

@@ -8,7 +8,7 @@
 The cases use both as rrxe-abi.h describes, and write arbitrary values to them. The cases write the
 commands of uverbs themselves, without a provider library. A QP's slot is the number of the bit of
 the page that is its doorbell. A work item of the driver, the poller, reads the page of a busy
-process. Each QP is connected to itself. SEED (7 by default) selects the random values.
+process. Each QP that sends is connected to itself. SEED (7 by default) selects the random values.
 """
 
 import errno

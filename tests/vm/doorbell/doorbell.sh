@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick
 # Tests the doorbell page and the arming of CQs by the interface of rrxe-abi.h, without a provider
-# library (doorbell.py), and when an armed CQ notifies (arming.py). All QPs are connected to
-# themselves, on one link over a veth pair.
+# library (doorbell.py), and when an armed CQ notifies (arming.py). Each QP that sends is connected
+# to itself, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # On an emulated machine Python takes longer between two posts than the default of poll_idle_us

@@ -30,7 +30,8 @@ from pairs import (
 
 # Number of round trips. On the debug kernel one takes up to 30 ms.
 ROUND_TRIPS = 200 if IS_DEBUG_KERNEL else 3000
-# Number of packets that the processes that query must send. They may send fewer by chance.
+# Number of packets that the processes that query must send during all WRITEs of the case. During a
+# single call of write() they may send none, by chance.
 MIN_PACKETS = 10
 
 
