@@ -6,7 +6,7 @@
 # first. Packets also come from ordinary sockets of host 1. The output contains the seed. To repeat
 # a run:
 #   RRXE_ENV="SEED=n" make vm RUN=tests/vm/hostile/hostile-peer.sh
-# SECONDS_EACH=n sets the duration of each flood in seconds.
+# SECONDS_EACH=n sets the minimum time in seconds for which a case floods the RoCE port.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -7,9 +7,9 @@
 
 DEVICE is on eth0 of host h1, PEER-DEVICE on eth0 of host h2. Both hosts have eth1, and vlan5 on
 eth0. An honest process transfers data between the devices by RC, UC and UD QPs, compares it, and
-counts its rounds. The attacker floods h1 with packets from h2. It knows the QPNs and keys of all
-QPs and the addresses of both hosts, but not the PSNs: it uses PSNs far from the live ones. Its
-packets depend on SEED only, except for replayed packets.
+counts its rounds. The attacker floods h1 with packets from h2. It knows the QPNs and keys of the
+QPs of h1 and the addresses of both hosts, but not the PSNs: it uses PSNs far from the live ones.
+Except for replayed packets and the values that it knows, its packets depend on SEED only.
 
 RoCE cannot detect a sender that uses a peer's addresses. A datagram with the right Q_Key and a UC
 packet are received, and so is an RC packet with a PSN in the window. This test sends no such
@@ -53,7 +53,7 @@ QKEY, DEPTH, DISTINCT_PACKETS, GRH = 0x11223344, 16, 3000, 40
 FIRST_PSN, SAFE_PSNS = 0x100000, range(0x400000, 0xF00000)
 CLOSED_PORT, ETH_P_ALL, REPLAYED_PACKETS = 4790, 3, 300
 # Minimum length in bytes of a truncated packet behind its UDP header: the computation of the ICRC
-# masks byte 4 of the BTH (sealed() of forge.py).
+# masks byte 4 of the BTH (udp_payload_with_icrc() of forge.py).
 MIN_BODY = 5
 # Least ratio of the honest rounds a second during a flood of the RoCE port to those during a flood
 # of a closed port. The expected ratio is a half. But on a busy test host, either rate may be
@@ -277,8 +277,8 @@ def request(rng, transport, qpn, rkey, address):
 
 
 def wrong_datagram(rng, qpn):
-    """Returns a datagram to the UD QP, QP1 or a multicast group with a wrong Q_Key, or a random MAD
-    to QP1."""
+    """Returns a datagram to the UD QP, QP1 or the QPN of multicast with a wrong Q_Key, or a random
+    MAD to QP1."""
     to = rng.choice((qpn, forge.GSI, forge.MULTICAST))
     key = rng.choice((0, QKEY ^ 1 << rng.randrange(32), rng.getrandbits(31)))
     if to == forge.GSI and rng.random() < 0.5:

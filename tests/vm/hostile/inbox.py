@@ -6,9 +6,9 @@
     inbox.py DEVICE GID-INDEX
 
 UD QPs are parked: their receives are in memory with userfaultfd, whose page faults are never
-served. Other QPs, or a socket of host h2, send them more packets than their inboxes (queues of
-received packets) take. The cases check the memory that the packets take (MemFree of /proc/meminfo),
-and that other users' QPs still receive.
+served. Other QPs send them more packets than their inboxes (queues of received packets) take, or a
+socket of host h2 sends them fewer. The cases check the memory that the packets take (MemFree of
+/proc/meminfo), and that other users' QPs still receive.
 """
 
 import contextlib
@@ -43,12 +43,12 @@ QPS, DATAGRAMS = 12 if IS_DEBUG_KERNEL else 40, 1100
 PAYLOAD = 4000
 # Maximum memory of a packet with PAYLOAD bytes, in bytes.
 MAX_PACKET_BYTES = 12 << 10
-# Number of bytes of a queue that do not count for the limits (FREE of
+# Number of bytes of a queue that do not count for the limits (UNCOUNTED of
 # rust/rdma/net/skb/backlog.rs), and number of QPs that are made to measure how many bytes of kernel
 # memory one QP is charged for.
 UNCOUNTED_BYTES, CHARGED_QPS = 9 << 10, 500
 # Number of parked QPs that get small packets. If each packet kept its page fragment of 32 KiB, the
-# full inboxes of four QPs would take 130 MiB.
+# full inboxes of four QPs would take 128 MiB.
 SMALL_QPS = 2 if IS_DEBUG_KERNEL else 4
 GRH_BYTES = 40
 # Addresses of h1 and h2, and the source port, of packets from a socket of h2. One sendmsg() with
@@ -59,16 +59,16 @@ HOST, PEER, SOURCE_PORT = "fd77::1", "fd77::2", 0xC123
 UDP_SEGMENT, SEGMENT_BYTES, SEGMENTS_PER_CALL, PACKETS_PER_QP, SMALL_BYTES = 103, 4000, 7, 700, 900
 # Number of bytes that the rest of the machine may take during a case. Without a limit the packets
 # would take 150 MiB and more. rust/rdma/net/skb/backlog.rs allows a 64th of the machine's memory
-# for a namespace and half of that for a user. In addition, it does not count the first FREE bytes
-# of each queue.
+# for a namespace and half of that for a user. In addition, it does not count the first
+# UNCOUNTED bytes of each queue.
 OTHER_MEMORY = 32 << 20
 # KASAN keeps freed objects, for a 32nd part of the machine's memory (QUARANTINE_FRACTION,
 # mm/kasan/quarantine.c).
 QUARANTINE_FRACTION = 32
 # Number and length in bytes of messages between two QPs of one user while another user's QPs are
-# parked, and seconds within which the next one must be received. With a path MTU of 1024 all
-# messages are 960 packets, which fit into the receiver's inbox (1,024 packets) even if the QP does
-# not run.
+# parked, and seconds within which the next one must be sent, and the last one received. With a path
+# MTU of 1024 all messages are 960 packets, which fit into the receiver's inbox (1,024 packets) even
+# if the QP does not run.
 MESSAGES, MESSAGE_BYTES, LIMIT_SECONDS = 15, 64 << 10, 60
 
 

@@ -82,7 +82,7 @@ def foreign(source, target, qpn):
     # Random bytes of all short lengths.
     for length in list(range(80)) * 4:
         yield ipv4(source, target, udp(rng.randbytes(length)))
-    # Well-formed packets for QPs that do not exist, or that are connected to another peer.
+    # Packets with the right ICRC for QPs that do not exist, or that are connected to another peer.
     for number in [rng.randrange(1 << 24) for _ in range(300)] + [qpn] * 300:
         opcode = rng.choice([0x04, 0x06, 0x0A, 0x0C, 0x11, 0x13, 0x14])
         body = rng.randbytes(4 * rng.randrange(12))
@@ -170,8 +170,8 @@ def keys(source, target, qpn):
 
 
 def mads(source, target, _qpn):
-    """Yields management datagrams of all classes, of right and wrong lengths, from QPNs that do not
-    exist."""
+    """Yields management datagrams of many classes, of right and wrong lengths, from QP1 and from
+    random QPNs."""
     rng = random.Random(SEED)
     for length in (0, 1, 4, 23, 24, 64, 255, 256, 257, 512, 2048):
         for mgmt_class in (0x01, 0x03, 0x04, 0x07, 0x08, 0x09, 0x32, 0x81, rng.randrange(256)):
