@@ -104,9 +104,9 @@ def packets_sent_by(threads, work):
 
 
 def runs_queued_during(work):
-    """Calls `work`. Returns how many runs of QPs were queued meanwhile to the BH work queue `rrxe`.
+    """Calls `work`. Returns how many items, such as runs of QPs, were queued meanwhile to `rrxe`.
 
-    Softirqs run its items.
+    `rrxe` is a BH work queue: softirqs run its items.
     """
     event = TRACING / "events/workqueue/workqueue_queue_work"
     with event_trigger(event, 'hist:keys=workqueue if workqueue == "rrxe"'):

@@ -180,7 +180,7 @@ class Srq:
 
 
 class Qp:
-    """An RC QP that is connected to itself."""
+    """An RC QP. It is connected to itself, unless `connect` is False."""
 
     def __init__(self, context, cq, gid_index, gid, depth=64, connect=True):
         self.context, self.cq = context, cq

@@ -190,7 +190,10 @@ class Socket:
             self.socket = as_nobody(make)
 
     def set_multicast_device(self, device, where=None):
-        """Has the socket send packets for multicast groups by this network device."""
+        """Has the socket send packets for multicast groups by this network device.
+
+        An IPv4 socket sends them by the device that has the socket's address instead.
+        """
         with namespace(where):
             number = socket.if_nametoindex(device)
         if is_v6(self.source):

@@ -60,8 +60,8 @@ check() {
 	return $rc
 }
 
-# refuse NAME TEXT COMMAND...: passes if the command fails, and its output matches TEXT (a regular
-# expression).
+# refuse NAME TEXT COMMAND...: passes if the command fails in time, and its output matches TEXT (a
+# regular expression).
 refuse() {
 	local name=$1 text=$2 rc=0
 	shift 2

@@ -43,7 +43,7 @@ def await_fault(fd):
     """Waits for a fault, and doesn't serve it. `fd` must be in blocking mode.
 
     poll(2) can't wait for a fault, because poll(2) reports an error for a userfaultfd in blocking
-    mode (userfaultfd_poll(), fs/userfaultfd.c).
+    mode (userfaultfd_poll(), mm/userfaultfd.c).
     """
     os.read(fd, MESSAGE)
 
