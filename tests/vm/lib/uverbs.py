@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""uverbs calls that librxe, the library of rdma_rxe, doesn't make.
+"""uverbs calls, most of which librxe, the library of rdma_rxe, doesn't make.
 
 They are plain and extended commands of write(), and methods of ioctl(). They work on pyverbs
 contexts.
@@ -47,8 +47,8 @@ def rereg(context, mr, flags, start=0, length=0, iova=None, pd=None, access=0):
 def extended(context, number, body, words=0, provider_words=0):
     """Writes an extended command with `body` as its request, and returns its response.
 
-    `words` and `provider_words` are the lengths of the response and of the driver's part of it, in
-    units of 8 bytes.
+    `words` and `provider_words` are the lengths of ib_core's part and of the driver's part of the
+    response, in units of 8 bytes.
     """
     body = body.ljust(-len(body) // 8 * -8, b"\0")
     response = (ctypes.c_uint64 * (words + provider_words))()

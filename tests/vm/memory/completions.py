@@ -3,9 +3,9 @@
 # Runs on: guest
 """Tests of CQ attributes and of the import of contexts: completions.py DEVICE GID-INDEX.
 
-The stock provider librxe has no calls for these, so the cases use uverbs commands: moderation
-(`ibv_modify_cq()`), CQs that ignore overruns, and `ibv_import_device()`. Each case connects RC QPs
-of DEVICE in one process (loopback, by entry GID-INDEX of the GID table).
+The stock provider librxe has no calls for moderation (`ibv_modify_cq()`) and the import of contexts
+(`ibv_import_device()`), so these cases use uverbs commands. The QPs of a case are RC QPs of DEVICE
+that are connected in one process (loopback, by entry GID-INDEX of the GID table).
 """
 
 import errno

@@ -50,7 +50,8 @@ LOC_PROT_ERR = e.IBV_WC_LOC_PROT_ERR
 class Hosts(Pair):
     """Two connected QPs: index 0 is the requester on PEER, index 1 the responder on DEVICE.
 
-    All lists of this class have these indices (`side`), until `swap_sides` exchanges them."""
+    The lists of contexts, PDs, CQs and QPs have these indices (`side`), until `swap_sides`
+    exchanges them."""
 
     made = []
 
