@@ -7,8 +7,8 @@ The stock provider librxe has no call for DMA-BUFs, so the cases register them b
 tries the call of librrxe, which the environment variable RDMAV_DRIVERS=rrxe selects. There are two
 exporters: udmabuf, whose buffers are pages of a memfd, and the system heap. debugfs shows the
 references and attachments of each buffer. A region has one reference and one attachment, which
-keeps exporters from moving the buffer. Both end with the region. Each case connects two RC QPs of
-DEVICE in one process (loopback, by entry GID-INDEX of the GID table).
+keeps exporters from moving the buffer. Both end with the region. Each case except the last connects
+pairs of RC QPs of DEVICE in one process (loopback, by entry GID-INDEX of the GID table).
 """
 
 import errno
