@@ -143,7 +143,7 @@ def cpu_quota():
     group, seconds = make_group("quota", "cpu"), 10
     quota = Path(group, "cpu.max")
     if not quota.exists():
-        print("# a kernel without CONFIG_CFS_BANDWIDTH, as the debug kernel is, has no quotas")
+        print("# a kernel without CONFIG_CFS_BANDWIDTH has no quotas")
         return remove_group(group)
     quota.write_text("10000 100000", encoding="ascii")
 

@@ -346,8 +346,8 @@ def protected():
 @case("absent or write-protected pages of a user-mode-only userfaultfd are refused")
 def served_by_userfaultfd():
     fd = userfault.open_faults(userfault.USER_MODE_ONLY)
-    # The page fault of a peer's access to the first page also faults the following 64 KiB in
-    # (MIN_AHEAD of qp/parked.rs). The last pages stay absent.
+    # The page fault of a peer's access to the first page faults the first 64 KiB in (MIN_AHEAD of
+    # qp/parked.rs). The last pages stay absent.
     memory, absent = private(64 * PAGE), 60 * PAGE
     present = check_served(memory)
 

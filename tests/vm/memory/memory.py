@@ -5,8 +5,9 @@
 
 Regions: bounds, rights, keys and the count of pinned pages. Completion queues: capacity, resizing
 and overflow. Mapped rings (queues of CQs and QPs that the process shares with the driver): mmap(2),
-lifetime and arbitrary content. Each case connects two RC QPs of DEVICE in one process (loopback, by
-entry GID-INDEX of the GID table). The environment variable SEED is the seed of random content.
+lifetime and arbitrary content. Cases with QPs connect pairs of RC QPs of DEVICE in one process
+(loopback, by entry GID-INDEX of the GID table). The environment variable SEED is the seed of random
+content.
 """
 
 import ctypes

@@ -6,8 +6,8 @@
 The driver faults absent pages of an ODP region in when a local or remote access needs them. Its MMU
 notifier removes pages that the process loses. Rights, keys and error statuses are those of pinned
 regions. Each case connects two RC QPs of DEVICE in one process (loopback, by entry GID-INDEX of the
-GID table). It changes the mappings by mmap(2), madvise(2) and mprotect(2). Memory whose page faults
-are never answered comes from userfaultfd(2).
+GID table). Cases change mappings by mmap(2), munmap(2), madvise(2) and mprotect(2). Memory whose
+page faults are never answered comes from userfaultfd(2).
 """
 
 import ctypes
@@ -546,7 +546,7 @@ def late_packets():
     source.fill(new * length)
     os.close(faults)
     # The request succeeds if all of its packets were sent before the region ended. Otherwise it
-    # fails. In both cases the first packet may still wait for its page.
+    # fails, and the first packet may still wait for its page then.
     equal(pair.status() in (SUCCESS, LOC_PROT_ERR), True,
           "status of a request whose region was deregistered")
     wait_until_equal(lambda: target.read(length).count(old) >= 1024, True,
@@ -614,7 +614,7 @@ def flush_while_parked():
             qp.close()
 
 
-@case("concurrent page faults of one region all succeed")
+@case("page faults of a region succeed beside concurrent advice that causes no page faults")
 def concurrent_faults():
     pair, memory = Pair(), DroppableMemory(255 * PAGE)
     region = register(pair.pd, memory, ODP_ACCESS)
