@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Has the kernel's crypto API instantiate the AEAD algorithm with the driver name NAME.
+"""Has the kernel's crypto API instantiate the AEAD algorithm NAME, a template with its argument.
 
   cipher.py NAME
 
@@ -26,6 +26,6 @@ with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_CRYPTO) as netlin
     netlink.send(HEADER.pack(HEADER.size + len(body), CRYPTO_MSG_NEWALG, NLM_F_REQUEST_ACK, 1, 0) + body)
     error = -struct.unpack_from("=i", netlink.recv(4096), HEADER.size)[0]
 # EAGAIN means that the kernel has instantiated the algorithm, and that the algorithm's name differs
-# from NAME: it is that of the inner algorithm, "gcm(aes)".
+# from NAME: it is that of the inner algorithm, such as "gcm(aes)".
 if error not in (0, errno.EAGAIN):
     sys.exit(f"{sys.argv[1]}: {os.strerror(error)}")

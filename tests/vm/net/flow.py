@@ -10,7 +10,8 @@ which AF_PACKET sockets send frames. Stock librxe has no call that creates flow 
 script creates them by raw uverbs commands. Without a further argument it runs the test cases. The
 second argument is the GID index that `pairs` expects; raw packet QPs don't use it.
 
-  hold          creates rules of all types, and keeps them until standard input ends
+  hold          creates normal, sniffer and all-default rules, and keeps them until standard
+                input ends
   fill          creates rules until the kernel refuses one, fails unless there are COUNT of them,
                 and keeps them until standard input ends
   softirq-debt  tests that QPs miss frames if the module's softirqs have little CPU time
@@ -566,7 +567,7 @@ def _():
 
 
 def hold():
-    """Keeps rules of all types on two QPs until standard input ends."""
+    """Keeps normal, sniffer and all-default rules on two QPs until standard input ends."""
     first = RawQp()
     second = RawQp(beside=first)
     for raw_qp in first, second:

@@ -13,7 +13,8 @@ source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791 KEY=0123456789abcdef0123456789abcdef
 
 # Creates two MACsec devices on a veth pair within the container. The cipher is asynchronous, so the
-# decrypted packets reach GRO. gro_flush_timeout has GRO keep packets for merging for 100 ms.
+# decrypted packets reach GRO with their destructors. gro_flush_timeout has GRO keep packets for
+# merging for 100 ms.
 add_macsec_devices() {
 	local mac
 	ip -n h2 link add vA mtu 9000 type veth peer name vB mtu 9000 && ip -n h2 link set vA up && ip -n h2 link set vB up || return

@@ -46,7 +46,7 @@ HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2
 # Source address of a host that is no QP's peer.
 THIRD_HOST = "10.77.0.9"
 GROUP, GROUP_V6 = "239.77.1.10", "ff0e::770a"
-# Queue key; posted receives of a QP; forged packets of a case; bytes of the GRH.
+# Queue key; capacity of each queue of a QP; forged packets of a case; bytes of the GRH.
 QKEY, DEPTH, FORGED_COUNT, GRH = 0x11223344, 32, 8, 40
 # Capacity of a QP's inbox in packets (limits.rs: INBOX). Received packets fill the inbox while the
 # QP is parked, that is, while it waits for a page fault of on-demand memory.
@@ -55,7 +55,7 @@ LEGITIMATE, FORGED = b"honest message, ", b"forged message, "
 
 
 class Endpoint:
-    """A QP with posted receives."""
+    """A QP and a message buffer. UD QPs have posted receives unless `receives` is false."""
 
     def __init__(self, device, kind, receives=True):
         self.context = Context(name=device)

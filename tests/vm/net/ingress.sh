@@ -123,8 +123,8 @@ for host in 1 2; do
 	ip -n h$host link add link eth0 name vlan6 type vlan id 6
 	ip -n h$host link set vlan6 master vrf0
 done
-# Host 1 also has the VRF addresses of host 2, on a device outside of the VRF. Linux accepts packets
-# from such an address only if it consults the VRF's table before the table of local addresses.
+# Host 1 also has the VRF addresses of host 2, on a device outside of the VRF. IPv4 accepts packets
+# from such an address only if the VRF's table is consulted before the table of local addresses.
 ip -n h1 link add dummy0 type dummy
 ip -n h1 addr add 10.94.0.2/32 dev dummy0
 ip -n h1 addr add fd94::2/128 dev dummy0 nodad

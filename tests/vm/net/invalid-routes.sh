@@ -5,9 +5,10 @@
 #
 # The kernel may replace the network device of an invalid entry at any time, also while the driver
 # builds a packet for it. The new device (blackhole_netdev; dst_dev_put(), net/core/dst.c) has an
-# MTU of 68 bytes. The packet is lost, but the driver must not take it for too long: that would end
-# the connection. Here forged ICMP messages create entries in the kernel's table of route
-# exceptions, and `ip route flush cache` invalidates them. Two hosts are connected by a veth pair.
+# MTU of 68 bytes. The packet is lost, but the driver must not conclude that the packet is too long:
+# that would end the connection. Here forged ICMP messages create entries in the kernel's table of
+# route exceptions, and `ip route flush cache` invalidates them. Two hosts are connected by a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4400
