@@ -12,6 +12,7 @@
 source "$(dirname "$0")/../lib/guest.sh"
 HERE=$(dirname "$0")
 # Bytes. A payload of 4,096 bytes fits with its headers, also with those of ESP in transport mode.
+# Only the first packet of a WRITE over IPv6 does not fit with those of ESP.
 readonly MTU=4200
 
 remove_ipsec() {
@@ -64,9 +65,10 @@ check "the kernel instantiates an asynchronous cipher" \
 	python3 "$HERE/cipher.py" "pcrypt(rfc4106(gcm(aes)))"
 check "the cipher is registered" wait_for 20 grep -q '^driver *: pcrypt(' /proc/crypto
 for family in "${families[@]}"; do under_ipsec transport "$family"; done
-# While IPsec waits for its keys, and with xfrm_larval_drop=0, the kernel returns a routing entry
-# that queues packets. The forged message makes the driver want a copy of the entry, for packets
-# that are longer than the path MTU; a copy of an entry that queues packets would oops.
+# While IPsec waits for its keys, and with xfrm_larval_drop=0, xfrm_lookup_route() returns a routing
+# entry that queues packets. The driver's lookup fails instead. For IPv6 packets that are longer
+# than the forged path MTU, the driver uses a copy of the entry, and the copy of an entry that
+# queues packets would oops.
 queue_without_keys() { in1 sh -c "echo $((1 - $1)) >/proc/sys/net/core/xfrm_larval_drop"; }
 keys_are_requested() { grep -q "proto esp" /tmp/acquired; }
 for family in "${families[@]}"; do

@@ -32,7 +32,7 @@ def rewrite_datagrams():
     icrc = (zlib.crc32(CHANGED_BITS) ^ zlib.crc32(bytes(len(CHANGED_BITS)))).to_bytes(4, "little")
     munges = "".join(f"pedit munge offset {offset} u32 invert retain 0x{mask.hex()} pipe action "
                      for offset, mask in ((PAYLOAD_OFFSET, CHANGED_BITS), (ICRC_OFFSET, icrc)))
-    # An ipvlan device sends no frame whose destination is its own MAC address.
+    # An ipvlan device in mode l3 drops frames with a multicast destination MAC address.
     munges = f"pedit ex munge eth dst set 02:00:00:00:00:01 pipe action {munges}"
     for line in ("qdisc add dev eth0 clsact",
                  f"filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_ip {GROUP} dst_port {PORT} "

@@ -60,7 +60,8 @@ class Member:
         return handle
 
     def receive_all(self):
-        """Returns the numbers of the received datagrams, in order. Waits until there are COUNT."""
+        """Returns the numbers of the received datagrams, in order. Waits until there are COUNT, or
+        until LIMIT_SECONDS have passed."""
         numbers, end = [], time.monotonic() + LIMIT_SECONDS
         while len(numbers) < COUNT and time.monotonic() < end:
             for completion in self.cq.poll(COUNT)[1]:

@@ -127,7 +127,8 @@ def has_joined():
 
 
 def wait_for_removal():
-    """Waits until the kernel removes dummies from its list of devices, with RTNL held."""
+    """Waits until the kernel removes dummies from its list of devices, with RTNL held. Gives up
+    after 30 s."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         with open("/proc/net/dev", encoding="ascii") as devices:
