@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Tests links on several types of network devices (veth, bond, TAP, TUN), changes of the network
-# device under a link, and the events that processes get.
+# Tests links on several types of network devices (veth, bond, TUN), changes of the network device
+# under a link, deletions of links, and the events that processes get.
 #
-# The changes are an MTU that shrinks, a headroom that grows, a deletion or a move to another
-# namespace, a carrier that goes down, a new address, and a bond that uses another port. Two hosts
+# The changes are an MTU that shrinks, a headroom that grows, a move to another namespace, a carrier
+# that goes down, a new address, and a bond that uses another port, such as a TAP device. Two hosts
 # are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PY=$LIB/netdevs.py

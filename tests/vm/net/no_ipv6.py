@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that a UD datagram from a link-local GID completes, and is lost, on a host without IPv6.
+"""Tests that a UD datagram from a link-local GID completes on a host without IPv6. It is lost.
 
   no_ipv6.py DEVICE GID-INDEX
 

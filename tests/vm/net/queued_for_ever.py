@@ -33,7 +33,7 @@ PEER, PEERS_GID_INDEX = sys.argv[3], int(sys.argv[4])
 TX_LIMIT = 64
 # Number of messages and their bytes: 256 packets of 1 KiB, more than the tx limit.
 MESSAGES, SIZE = 16, 16384
-# Number of memory window binds, which need no packet. The QP does not complete as many before the
+# Number of memory window binds, which need no packet. The QP rarely completes as many before the
 # peer's request arrives.
 BINDS = 16384
 # Seconds of a measurement; clock ticks of a second.

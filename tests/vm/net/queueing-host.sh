@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Tests that a host that keeps all received packets in a queue does not stop traffic to other hosts:
-# neither connection management nor UD datagrams.
+# Tests that a host that keeps all received RoCEv2 packets in a queue does not stop traffic to other
+# hosts: neither connection management nor UD datagrams.
 #
 # Host 1 is a bridge whose ports are veth pairs to hosts 2 and 3. Host 2 redirects its received
-# packets to a queueing discipline that hardly sends. They stay there in the buffers that host 1
-# sent, so they stay in flight for QP 1 and for the UD QPs of host 1.
+# RoCEv2 packets to a queueing discipline that hardly sends. They stay there in the buffers that
+# host 1 sent, so they stay in flight for QP 1 and for the UD QPs of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 # Address of host 3; number of requests of a round; tx limit of QP 1 in packets (limits.rs:
 # GSI_PACKETS_IN_FLIGHT).
