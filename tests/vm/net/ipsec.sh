@@ -11,8 +11,8 @@
 # port.
 source "$(dirname "$0")/../lib/guest.sh"
 HERE=$(dirname "$0")
-# Bytes. A payload of 4,096 bytes fits with its headers, also with those of ESP in transport mode.
-# Only the first packet of a WRITE over IPv6 does not fit with those of ESP.
+# Bytes. A payload of 4,096 bytes fits with its headers, over IPv4 also with those of ESP in
+# transport mode. Over IPv6 the first packet of a WRITE does not fit with those of ESP.
 readonly MTU=4200
 
 remove_ipsec() {
