@@ -3,7 +3,7 @@
 //! A thin layer over libibverbs, shared by `rrxe-check`, `rrxe-scale` and `rrxe-bench`.
 //!
 //! An object destroys its verbs object when it is dropped, and holds references to the objects that
-//! it was created from. Errors are those of the C library: [`std::io::Error`] with the errno.
+//! it was created from. An error of the C library is a [`std::io::Error`] with the errno.
 
 pub mod buffer;
 pub mod extended;

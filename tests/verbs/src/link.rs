@@ -10,7 +10,7 @@ use crate::{
     sys::*,
 };
 
-/// The parameters of a QP that its peer needs.
+/// The parameters of a QP that its connection needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
     pub qpn: u32,
@@ -136,7 +136,7 @@ pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ib
     (attr, mask)
 }
 
-/// Returns the attributes of RTR → RTS, and the mask of the attributes that all QP types need.
+/// Returns the attributes of RTR → RTS, and the mask of those that all connected QP types need.
 pub(crate) fn rts_attr(ours: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTS,

@@ -24,7 +24,7 @@ const EINVAL: i32 = 22;
 /// Maximum number of QPs of one user in a group (`MAX_MCAST_QP_OF_ONE`, limits.rs).
 const MAX_QPS_OF_USER: usize = 56;
 
-/// Runs the cases in which device A sends and device B receives.
+/// Runs the cases whose groups have QPs of device B only.
 pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("group: every attached QP gets a copy", copies(ends));
     tap.result("group: a detached QP gets nothing", detached(ends));
@@ -213,7 +213,7 @@ fn busy(ends: &Ends) -> Outcome {
     for _ in 0..2 {
         expect_errno(attach(&b.qp, address), 0)?;
     }
-    // SAFETY: If the QP is destroyed nevertheless, the case fails and does not use it any more.
+    // SAFETY: The kernel refuses to destroy an attached QP, so that the QP stays valid.
     expect_errno(unsafe { ibv_destroy_qp(b.qp.raw) }, EBUSY)?;
     expect_errno(detach(&b.qp, address), 0)?;
     expect_errno(detach(&b.qp, address), EINVAL)

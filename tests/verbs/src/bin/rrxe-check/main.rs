@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Compares data, completion statuses and errnos between two RDMA devices, and prints the results
+//! Checks data, completion statuses and errnos of verbs on two RDMA devices, and prints the results
 //! as TAP (Test Anything Protocol).
 //!
 //! Usage: `rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]`
@@ -9,8 +9,8 @@
 //! ends. In most cases device A is the requester and device B the responder. The devices may be the
 //! same. `v4` (the default) and `v6` select the IP version.
 //!
-//! Without a topic the program runs all topics but `windows` and those that the usage text lists
-//! under `alone`.
+//! Without a topic the program runs all topics but those that the usage text lists under
+//! `by name only`.
 
 mod cq;
 mod datagram;
@@ -39,8 +39,8 @@ fn main() -> ExitCode {
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
         eprintln!("topics: transfer status errno cq query srq xrc uc uc-errors ud ud-errors group");
-        eprintln!("        group-sender loss windows");
-        eprintln!("alone:  matrix raw raw-denied");
+        eprintln!("        group-sender loss");
+        eprintln!("by name only: windows matrix raw raw-denied");
         eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
     };

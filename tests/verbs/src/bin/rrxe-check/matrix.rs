@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One case for each operation that the providers have in common: device A requests, device B
+//! One case for each operation that works between rrxe and C rxe: device A requests, device B
 //! responds, and the data is compared.
 
 use rrxe_verbs::{

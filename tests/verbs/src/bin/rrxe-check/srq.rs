@@ -368,7 +368,7 @@ fn resize(ends: &Ends) -> Outcome {
         format!("{refused:?} for less than is posted")
     })?;
     receive(&mut pairs, 20)?;
-    // The SRQ is empty now. Fills it once more.
+    // The SRQ is empty now. Posts receives once more.
     for id in 14..31 {
         pairs.post(id)?;
     }

@@ -200,7 +200,7 @@ fn garbage(ends: &Ends) -> Outcome {
             if round % 2 == 0 {
                 ring.set(PRODUCER, next_random() & 255);
             }
-            // Sending may fail, because the QP may be in error already.
+            // The message may fail, because the QP may be in error already. Posting succeeds.
             let _ = pairs.send(number % 2, number);
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every RC and UC operation over a range of sizes, with the data compared byte by byte; order of
-//! completions; completion events.
+//! SEND, WRITE and READ of RC, and SEND and WRITE of UC, over a range of sizes, with the data
+//! compared byte by byte; atomics; order of completions; completion events.
 
 use rrxe_verbs::{object::Depth, sys::*};
 
@@ -25,7 +25,7 @@ const SIZES: [usize; 12] = [
     1 << 20,
 ];
 
-/// Offset of the source in A's region: odd, so that the data crosses pages.
+/// Offset of the source in A's region: odd, and 3 bytes before the end of a page.
 const SOURCE: usize = 4093;
 /// Offset of the target in B's region: odd, as [`SOURCE`].
 const TARGET: usize = 2047;
@@ -37,7 +37,7 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("WRITE of all sizes", sizes(ends, write));
     tap.result("WRITE with immediate of all sizes", sizes(ends, write_imm));
     tap.result("READ of all sizes", sizes(ends, read));
-    tap.result("SEND and WRITE over every MTU", mtus(ends));
+    tap.result("SEND, WRITE and READ over MTUs up to 1,024", mtus(ends));
     tap.result("inline SEND and WRITE", inline(ends));
     tap.result("SEND and receive with lists of SGEs", sge_lists(ends));
     tap.result("FETCH_ADD returns the old value and adds", fetch_add(ends));

@@ -22,7 +22,7 @@ const EBUSY: i32 = 16;
 const MEMORY: usize = 1 << 16;
 /// Bytes of a message: more than one packet.
 const LENGTH: usize = 5000;
-/// Number of asynchronous events that a target raises in its life (`MAX_RAISED_BY_TARGET`,
+/// Maximum number of asynchronous events of a target in its life (`MAX_RAISED_BY_TARGET`,
 /// rust/rdma/verbs/unread.rs).
 const MAX_EVENTS: usize = 64;
 /// Wait for the next event, in milliseconds. Without an event for so long, all have been read.
