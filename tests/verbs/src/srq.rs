@@ -12,7 +12,7 @@ use crate::{
 /// A shared receive queue.
 pub struct Srq {
     pub raw: *mut ibv_srq,
-    /// The granted attributes.
+    /// The attributes that were granted on creation.
     pub attr: ibv_srq_attr,
     pd: Rc<Pd>,
 }
@@ -51,7 +51,7 @@ impl Srq {
         })
     }
 
-    /// Sets the number of WQEs.
+    /// Resizes the SRQ to at least `max_wr` WQEs.
     pub fn resize(&self, max_wr: u32) -> io::Result<()> {
         self.modify(max_wr, 0, IBV_SRQ_MAX_WR)
     }
@@ -82,7 +82,7 @@ impl Srq {
 
     /// Tries to destroy the SRQ. The call must fail, because the SRQ is still in use.
     pub fn destroy(&self) -> io::Result<()> {
-        // SAFETY: If the call succeeds nevertheless, the caller fails and ends.
+        // SAFETY: The call fails, because the SRQ is still in use, so the SRQ stays valid.
         check(unsafe { ibv_destroy_srq(self.raw) })
     }
 }

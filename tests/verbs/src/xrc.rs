@@ -95,8 +95,8 @@ struct Attribute {
 }
 
 impl Attribute {
-    /// An attribute whose `value` is a handle, a value of up to 8 bytes, or the address of a longer
-    /// one.
+    /// An attribute whose `value` is a handle, an input of up to 8 bytes, or the address of a longer
+    /// input or of an output.
     fn new(number: u16, len: usize, value: u64) -> Self {
         Self {
             number,
@@ -329,7 +329,7 @@ impl Drop for XrcSrq {
 }
 
 /// A QP of which the library has a bare `struct ibv_qp` with the context and the handle. That
-/// suffices for `ibv_modify_qp` and for events.
+/// suffices for events and, except to RESET, for `ibv_modify_qp`.
 struct BareQp {
     qp: Box<ibv_qp>,
     context: Rc<Context>,
@@ -540,8 +540,8 @@ impl Target {
 
     /// Takes the target back to RESET.
     pub fn reset(&mut self) -> io::Result<()> {
-        // Not by ibv_modify_qp(): for RESET the provider reads fields that follow `ibv_qp` in its
-        // own structure. This QP has no such fields.
+        // Not by ibv_modify_qp(): for RESET librrxe reads fields that follow `ibv_qp` in its own
+        // structure. This QP has no such fields.
         const WORDS: usize = 30;
         let mut words = [0; WORDS];
         (words[0], words[1]) = (MODIFY_QP, WORDS as u32);

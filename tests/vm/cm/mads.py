@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Forges management datagrams to QP 1 of host 1: mads.py KIND RATE [OPTION...].
+"""Forges management datagrams to QP 1 of host 1 or of --host: mads.py KIND RATE [OPTION...].
 
 The datagrams come from 100 addresses of hosts that don't exist, or from --source, over the network
 device of host 2. KIND:

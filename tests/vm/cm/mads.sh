@@ -49,8 +49,8 @@ memory_is_bounded() {
 	[[ $(($(unreclaimable) - before)) -lt 20000 ]]
 }
 
-# Prints the number of requests (DREQ) to end connections that ib_cm doesn't know. rrxe's own probes
-# are such requests (gsi/probe.rs).
+# Prints ib_cm's count of repeated requests to end connections (DREQ). It includes requests for
+# connections that ib_cm doesn't know, such as rrxe's own probes (gsi/probe.rs).
 probes() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/cm_rx_duplicates/dreq")"; }
 probes_reach() { [[ $(probes) -ge $1 ]]; }
 # counter_reaches COUNTER COUNT: succeeds if a drop counter of host 1's device is at least COUNT.

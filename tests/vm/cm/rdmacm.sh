@@ -46,8 +46,8 @@ multicast() {
 	return $rc
 }
 
-# test_programs NAME: runs all programs over IPv4 and IPv6. NAME is "TYPE to TYPE", the link types
-# of the hosts.
+# test_programs NAME: runs the programs over IPv4, and all but mckey over IPv6. NAME is "TYPE to
+# TYPE", the link types of the hosts.
 test_programs() {
 	local family far near option
 	for family in 4 6; do

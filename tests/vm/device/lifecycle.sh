@@ -194,7 +194,7 @@ killed() {
 one_link_deleted() { run_or_error rdma link del rrxe1; }
 
 # expect_applications_end LOAD WAY: fails the cycle unless the applications end by themselves once
-# their device is gone. ibv_rc_pingpong is excepted, as it only polls its CQ.
+# both devices are gone. ibv_rc_pingpong is excepted, as it only polls its CQ.
 expect_applications_end() {
 	[[ $1 != pingpong && $2 != one_link_deleted ]] || return 0
 	wait_until_within "$WORST_MS" applications_ended ||
