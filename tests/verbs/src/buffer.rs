@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that peers write to by RDMA. The programs access the bytes of an operation only before and
-//! after it, by volatile reads and writes.
+//! Memory that peers write to by RDMA. The programs access the bytes of an operation only before
+//! and after it, by volatile reads and writes.
 
 use std::{io, ptr};
 

@@ -95,8 +95,8 @@ struct Attribute {
 }
 
 impl Attribute {
-    /// An attribute whose `value` is a handle, an input of up to 8 bytes, or the address of a longer
-    /// input or of an output.
+    /// An attribute whose `value` is a handle, an input of up to 8 bytes, or the address of a
+    /// longer input or of an output.
     fn new(number: u16, len: usize, value: u64) -> Self {
         Self {
             number,

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=300
-# Links: invalid links are refused with the right error and a line in the kernel's log; the port's
-# state, MTU and GIDs follow the network device; rrxe and the C driver (rdma_rxe) share the UDP port
-# and the driver ID, and can be loaded and unloaded in every order. Topology: two hosts over a veth
-# pair.
+# Links: invalid links are refused with the right error, and those that rrxe refuses with a line in
+# the kernel's log; the port's state, MTU and GIDs follow the network device; rrxe and the C driver
+# (rdma_rxe) share the UDP port and the driver ID, and can be loaded and unloaded in every order.
+# Topology: two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # `mark_log` writes a mark to the kernel's log, and `rrxe_logged PATTERN` looks for rrxe's lines

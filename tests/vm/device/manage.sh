@@ -98,7 +98,8 @@ check_output "ibv_query_port_speed succeeds" python3 "$PY" speed "$DEV1"
 check "ibv_query_port_speed returns 100 units of 100 Mb/s" output_has "^100 "
 modprobe ib_cm
 check_output "ibv_devinfo shows the port's capabilities" in1 ibv_devinfo -v -d "$DEV1"
-# IB_PORT_CM_SUP (0x10000) and IB_PORT_IP_BASED_GIDS (0x04000000). ib_core itself sets the latter.
+# IBV_PORT_CM_SUP (0x10000) and IBV_PORT_IP_BASED_GIDS (0x04000000). ib_uverbs sets the latter, as
+# the driver sets `ip_gids`.
 check "the capability flags contain connection management" output_has "port_cap_flags: 0x04010000 "
 echo "rrxe of test" >"/sys/class/infiniband/$DEV1/node_desc"
 check "the node description can be set in sysfs" is "$(sysfs "$DEV1" node_desc)" "rrxe of test"
@@ -156,8 +157,8 @@ check "a UDP datagram that is no RoCE packet counts in drop_short" wait_for 5 on
 check "port_rcv_errors counts that datagram, too" is "$(pma "$DEV1" port_rcv_errors)" 1
 
 # Host 1 requests the counters of host 2 by MADs. Host 2 counts the request before it makes the
-# response. The MADs use IPv6: ib_mad matches responses by the addresses of the GRH, which packets
-# over IPv4 don't have.
+# response. The MADs use IPv6: ib_mad matches responses by the destination GID of the GRH, which
+# packets over IPv4 don't have.
 check "modprobe ib_umad" modprobe ib_umad
 settle
 told="xmit_data $(pma "$DEV2" port_xmit_data) rcv_data $(($(pma "$DEV2" port_rcv_data) + 64))"

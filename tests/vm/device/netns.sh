@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=200
 # Network namespaces: in shared mode all namespaces see a device; in exclusive mode a device belongs
-# to one namespace and can move to another. A namespace has the UDP port while it has devices. A
-# namespace can end with devices. Topology: two hosts over a veth pair, and further namespaces.
+# to one namespace and can move to another. A namespace has the UDP port while its network devices
+# have links. A namespace can end with devices. Topology: two hosts over a veth pair, and further
+# namespaces.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # Replaces gid_index of lib/guest.sh: sysfs shows a device only in its own namespace.
@@ -35,8 +36,8 @@ verbs_find() { ip netns exec "$1" ibv_devices | grep -qw "$2"; }
 verbs_lack() { ! verbs_find "$@"; }
 
 modprobe ib_uverbs
-# The mode holds for namespaces that are created later, so it is set before the hosts' namespaces
-# are created. In exclusive mode each namespace has its own devices.
+# ib_core refuses to change the mode while there are namespaces other than the initial one, so it is
+# set before the hosts are created. In exclusive mode each namespace has its own devices.
 check "exclusive mode can be set" rdma system set netns exclusive
 check "rdma system shows exclusive mode" mode_is exclusive
 check "two hosts" hosts_up 1500

@@ -153,7 +153,7 @@ def find_secrets(attributes, ranges, keys):
     return found
 
 
-@case("netlink shows the user nobody all objects, but no address, key or PSN")
+@case("netlink shows the user nobody MRs and QPs, but no address, key or PSN")
 def unprivileged():
     pair = Pair(psn=PSN)
     for qp in pair.qps:
