@@ -11,7 +11,7 @@
 # hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly SHORT=fd77::1 LONG=fd77:1111:2222:3333:4444:5555:6666:7777 PORT=4791
-# Bytes. A payload of 4,096 bytes fits with its headers; sixteen bytes more do not.
+# Bytes. A datagram with a payload of 4,096 bytes has 4,168, and fits until the helper lengthens it.
 readonly MTU=4184
 
 send() { in1 python3 "$(dirname "$0")/send_datagrams.py" "$DEV1" "$gid" $HOST2_V6 "$@"; }

@@ -9,8 +9,8 @@ tests are those of Debian's rdma-core package, so they fit the installed librari
 regular expression, selects tests by their names. A test must pass unless a line of these files
 excuses it:
 
-    EXPECTED    both NAME why   With KIND `rxe` or `rrxe` the test cannot run, and must be skipped.
-                                If `why` begins with `plugin`, it must run with KIND `plugin`.
+    EXPECTED    both NAME why   The test cannot run, and must be skipped. But if `why` begins with
+                                `plugin`, it must run and pass with KIND `plugin`.
                 rxe NAME why    With KIND `rxe` it need not pass. Otherwise it must.
                 both * why      The list is of another version, so all tests may be skipped.
     NOT-YET     NAME why        With KIND `rrxe` or `plugin` it need not pass yet. If it passes, the
