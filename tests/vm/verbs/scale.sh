@@ -99,7 +99,7 @@ connections() {
 
 cm_connections() {
 	local start=$SECONDS
-	check "$CONNECTIONS connections are made by librdmacm within a minute" \
+	check "$CONNECTIONS connections are made by librdmacm in time" \
 		in_a_minute by_manager "$CONNECTIONS"
 	note "$((CONNECTIONS * 60 / (SECONDS - start + 1))) a minute"
 	check "all objects of librdmacm's connections are destroyed" \
