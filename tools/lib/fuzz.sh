@@ -2,8 +2,9 @@
 # shellcheck shell=bash
 # Runs the fuzzer (tests/fuzz, tests/vm/hostile/fuzz.sh) in a guest.
 
-# Fuzzes for MINUTES in runs of at most five minutes. Each run has a seed of its own, from SEED on.
-# In every third run the module is removed from time to time (FUZZ_UNLOAD).
+# Fuzzes for MINUTES, rounded up to whole runs. A run takes five minutes, or MINUTES if that is less.
+# Each run has a seed of its own, from SEED on. In every third run the module is removed from time to
+# time (FUZZ_UNLOAD).
 fuzz_run() {
 	local minutes=${MINUTES:-10} seed=${SEED:-$(date +%s)} seconds runs index paired='' unloading=''
 	seconds=$((minutes < 5 ? minutes * 60 : 300))
