@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # Runs the fuzzer (tests/fuzz, tests/vm/hostile/fuzz.sh) in a guest.
 
-# Fuzzes for MINUTES, rounded up to whole runs. A run takes five minutes, or MINUTES if that is less.
-# Each run has a seed of its own, from SEED on. In every third run the module is removed from time to
+# Fuzzes for MINUTES, rounded up to whole runs. A run takes five minutes, or MINUTES if less. Each
+# run has a seed of its own, from SEED on. In every third run the module is removed from time to
 # time (FUZZ_UNLOAD).
 fuzz_run() {
 	local minutes=${MINUTES:-10} seed=${SEED:-$(date +%s)} seconds runs index paired='' unloading=''

@@ -6,7 +6,7 @@
 
 readonly SUITE=trixie
 readonly TOOLBOX_PACKAGES=(
-	# kernel and module builds, User-Mode Linux with KASAN
+	# kernel and module builds, also of the debug kernel and User-Mode Linux
 	build-essential bc bison flex libelf-dev libssl-dev libdw-dev kmod pahole cpio rsync xz-utils zstd
 	gcc-14 clang lld llvm python3 git patch gawk file
 	rustc cargo rustfmt rust-src rust-clippy bindgen
@@ -29,8 +29,8 @@ host_apt_options() {
 	printf 'Acquire::Retries "5";\nAPT::Sandbox::User "root";\n'
 }
 
-# Prints the Debian mirror: RRXE_MIRROR, else the mirror of this host if it has SUITE, else the
-# public one.
+# Prints the Debian mirror: RRXE_MIRROR, else the mirror of this host if it has the backports of
+# SUITE, else the public one.
 debian_mirror() {
 	local public=http://deb.debian.org/debian uri
 	[[ -z ${RRXE_MIRROR:-} ]] || { echo "${RRXE_MIRROR%/}"; return; }

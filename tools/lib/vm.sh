@@ -8,8 +8,8 @@ readonly GUEST_BASE=(
 	iproute2 ethtool kmod procps iputils-ping tcpdump strace iperf3 iptables nftables
 )
 
-# Sets ACCEL to QEMU's acceleration arguments: those of KVM if kvm_probe booted the kernel by KVM
-# since the host was booted, else those of the emulator (TCG).
+# Sets ACCEL to QEMU's acceleration arguments: ACCEL_ARGS if it is set, else those of KVM if
+# kvm_probe booted the kernel by KVM since the host was booted, else those of the emulator (TCG).
 accel_init() {
 	local state
 	if [[ -n ${ACCEL_ARGS:-} ]]; then

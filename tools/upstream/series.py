@@ -23,9 +23,9 @@ def below(*folders):
 
 
 def driver(path):
-    """Returns whether the patch that adds the driver contains a path.
+    """Returns whether a path is below the driver's directory and in no patch of a crate or of tests.
 
-    It contains the paths below the driver's directory that are in no other patch.
+    The patch that adds the driver contains these paths and the headers.
     """
     return place.HOME in path.parents and not below(*place.CRATES, "tests")(path)
 

@@ -78,8 +78,8 @@ def selection():
 
 
 def perftest_arguments(case):
-    """Returns perftest's arguments. Datagrams, atomics and inline messages have one packet, all others
-    have three. Few messages are in flight, because datagrams have no flow control."""
+    """Returns perftest's arguments. Datagrams, atomics and inline messages have one packet, other
+    messages have three. Few messages are in flight, because datagrams have no flow control."""
     mtu, words = case["mtu"], ["-m", case["mtu"], "-c", case["transport"], "-n", DEPTH * (6 if case["qps"] == 1 else 2)]
     if case["verb"] != "atomic":
         size = mtu if case["transport"] == "UD" else 2 * mtu + 5
