@@ -119,7 +119,8 @@ pub struct SendWr {
     /// Operation, with its operands.
     pub op: SendOp,
     /// Message length in bytes: the sum of the SGEs, the length of the inline payload, or that of
-    /// the range of a FLUSH. The engine completes a longer message than 2³¹ bytes with `LocLenErr`.
+    /// the range of a FLUSH. The engine completes a longer message than 2³¹ bytes with
+    /// `LocLenErr`.
     pub length: u32,
     /// The work request has a completion if it succeeds (`IB_SEND_SIGNALED`). A work request that
     /// fails always has one.

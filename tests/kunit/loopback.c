@@ -269,7 +269,7 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 
 	for (waited = 0; word(test, &ring->buf->producer_index) == ring->next; waited += 20) {
 		if (waited >= PATIENCE_MS)
-			KUNIT_FAIL_AND_ABORT(test, "no completion arrived");
+			KUNIT_FAIL_AND_ABORT(test, "nothing completed");
 		msleep(20);
 	}
 	/* The index must be read before the element that it publishes. */

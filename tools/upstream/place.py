@@ -27,6 +27,11 @@ PLACES = (
 )
 
 
+# Names of files that stay in the repository: only cargo reads Cargo.toml, and upstream.rst describes
+# the placement.
+NOT_PLACED = ("Cargo.toml", "upstream.rst")
+
+
 def makefile(text):
     """Returns the Makefile of the driver, made from the text of the repository's Kbuild file."""
     text = re.sub(r"ifdef KBUILD_EXTMOD\n.*?endif\n", "", text, flags=re.S)
@@ -50,6 +55,8 @@ def adapted(source, text):
     text = text.replace("tests/kunit/", f"{HOME}/tests/")
     # Comments name a file by its crate. Documents are not below the driver, and name whole paths.
     home = f"{HOME}/" if source.suffix == ".rst" else ""
+    if source.name == "index.rst":
+        text = re.sub(r"^(\* :doc:`upstream`.*|   upstream)\n", "", text, flags=re.M)
     return re.sub(rf"\brust/({'|'.join(CRATES)})\b", rf"{home}\1", text)
 
 
@@ -77,8 +84,7 @@ def files(repository):
         if (repository / source).is_file():
             yield source, place
         for path in sorted((repository / source).rglob("*")):
-            # Only cargo reads Cargo.toml.
-            if path.is_file() and path.name != "Cargo.toml":
+            if path.is_file() and path.name not in NOT_PLACED:
                 yield path.relative_to(repository), place / path.relative_to(repository / source)
 
 

@@ -12,7 +12,8 @@
 //! longer than the context: for example, a late packet holds a reference to a QP. So each context
 //! has an [`MmapEntries`], which knows all its entries and removes the remaining ones when the
 //! context ends. The drop of an [`MmapEntry`] (the driver's handle of an entry) after that takes no
-//! lock. So a QP may have an `MmapEntry` although the QP's last reference may be dropped in softirq.
+//! lock. So a QP may have an `MmapEntry` although the QP's last reference may be dropped in
+//! softirq.
 
 use core::{ops::RangeInclusive, ptr::NonNull};
 

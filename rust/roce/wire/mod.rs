@@ -2,9 +2,9 @@
 
 //! The RoCEv2 wire format: the bytes from the end of the UDP header to the end of the datagram.
 //!
-//! A datagram is `headers ‖ payload ‖ pad ‖ ICRC`. The codec handles only the headers: [`decode()`]
-//! turns their bytes into a [`packet::Packet`], [`packet::Packet::encode`] turns a packet into
-//! bytes. The caller keeps payload and pad, and computes the ICRC ([`icrc`]) over all
+//! A datagram is `headers ‖ payload ‖ pad ‖ ICRC`. The codec handles only the headers:
+//! [`decode()`] turns their bytes into a [`packet::Packet`], [`packet::Packet::encode`] turns a
+//! packet into bytes. The caller keeps payload and pad, and computes the ICRC ([`icrc`]) over all
 //! parts.
 
 pub mod aeth;
