@@ -6,7 +6,7 @@ readonly OLDEST_KERNEL=7.3
 # Configuration options of the kernel that the driver needs.
 readonly NEEDED_OPTIONS=(RUST MODULES INFINIBAND INFINIBAND_USER_ACCESS INFINIBAND_USER_MEM INFINIBAND_ADDR_TRANS
 	INFINIBAND_ON_DEMAND_PAGING INET IPV6 NET_UDP_TUNNEL)
-# Kernel functions that the driver calls and older kernels lack. Without rdma_restrack_begin_del(),
+# Kernel functions that the driver needs and older kernels lack. Without rdma_restrack_begin_del(),
 # netlink dumps access QPs, CQs and SRQs while the driver destroys them.
 readonly NEEDED_SYMBOLS=(rdma_restrack_begin_del hmm_range_fault_unlocked_timeout)
 
@@ -28,7 +28,7 @@ host_unfit() {
 	[[ -e $tree/Module.symvers ]] || return 0
 	for name in "${NEEDED_SYMBOLS[@]}"; do
 		grep -qw "$name" "$tree/Module.symvers" ||
-			MISSING+=("Kernel $release has no function $name(), which rrxe calls.")
+			MISSING+=("Kernel $release has no function $name(), which rrxe needs.")
 	done
 }
 
