@@ -3,13 +3,14 @@
 # vm: together timeout=480
 # Tests that many objects and connections take limited time, and that their memory is freed: ten
 # thousand memory regions, CQs and QPs in one process, and a thousand connections between two hosts,
-# which a veth pair connects. On the debug kernel the numbers are lower. The limits of a device are
-# tested as well (limits.py, rrxe-scale). Settings of the environment, with their defaults:
+# which a veth pair connects. On the debug kernel the numbers are lower. The limits of a device
+# (limits.py) and the number of objects that a user may have (rrxe-scale) are tested as well.
+# Settings of the environment, with their defaults:
 #
 #   OBJECTS      number of objects of each kind (10000; 500 on the debug kernel)
 #   CONNECTIONS  number of connections (1000; 50 on the debug kernel)
-#   LIMITS       kinds of objects that are created up to their limit, separated by commas (ah; none
-#                on the debug kernel)
+#   LIMITS       kinds of objects of which a user creates as many as a user may have objects,
+#                separated by commas (ah; none on the debug kernel)
 source "$(dirname "$0")/../lib/guest.sh"
 [[ -z $DEBUG_KERNEL ]] || : "${OBJECTS:=500}" "${CONNECTIONS:=50}" "${LIMITS=}"
 : "${OBJECTS:=10000}" "${CONNECTIONS:=1000}" "${LIMITS=ah}"
@@ -116,9 +117,9 @@ returns_all "the memory of connected QPs is freed" 512 connections
 check "$CONNECTIONS connections are made by librdmacm" by_manager "$CONNECTIONS"
 resources_before=$(resources)
 returns_all "the memory of librdmacm's connections is freed" 512 cm_connections
-# RRXE_ENV=LIMITS=ah,mw,pd tests all limits for which the memory suffices, in some minutes.
+# RRXE_ENV=LIMITS=ah,mw,pd tests all kinds for which the memory suffices, in some minutes.
 for kind in ${LIMITS//,/ }; do
-	check "as many objects of kind $kind as the limit can be created, and no more" \
+	check "a user can create as many objects of kind $kind as the user's limit, and no more" \
 		rrxe-scale limit "$DEV1" "$kind"
 done
 link_del 2

@@ -80,8 +80,8 @@ pub enum IpHeader<'a> {
 /// that is nearest to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// The packet has IP options, extension headers, a wrong length, no source address, or IPv4
-    /// addresses in an IPv6 header; it was fragmented without IPsec; or memory is short.
+    /// The packet has IP options, extension headers, a wrong length, or an IPv6 header with IPv4
+    /// addresses or without a source address; it was fragmented without IPsec; or memory is short.
     IpHeader,
     /// The packet is not a valid RoCE packet, for this reason.
     Malformed(DropReason),
@@ -166,8 +166,7 @@ impl RxSkb {
         Ok(skb)
     }
 
-    /// Returns whether the addresses are of the header's own IP version, and there is a source
-    /// address.
+    /// Returns `false` if an IPv6 header has an IPv4-mapped address or no source address.
     ///
     /// The IPv6 layer also passes packets without a source address, and packets with an IPv4-mapped
     /// one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
@@ -449,7 +448,7 @@ impl Drop for RxSkb {
 unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
     let skb = buffer.as_ptr();
     // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
-    // and the IP and UDP layers have set and pulled both headers.
+    // and the IP and UDP layers have set both headers and made them linear.
     let network = unsafe { bindings::skb_network_header(skb) };
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`). `data` is at the UDP
     // header.
@@ -475,7 +474,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
     }
     // SAFETY: The IP header is linear and has `ip_len` bytes, as its version demands.
     let ip_claims = unsafe { claimed_payload(network, version) };
-    // SAFETY: The UDP layer has pulled its header, which is therefore linear.
+    // SAFETY: The UDP layer has made its header linear.
     let udp_claims = unsafe { be16(transport.add(4)) };
     if ip_claims != Some(udp_claims) {
         return None;

@@ -476,7 +476,7 @@ pub fn query_qp(thread: &mut Thread<'_>) -> Done {
         .map(|_| ())
 }
 
-/// Destroys a QP while other threads use it.
+/// Destroys a QP, which other threads may be using.
 pub fn destroy_qp(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any_to_destroy(Kind::Qp);
     if thread.rng.one_in(4) {

@@ -71,8 +71,8 @@ pub struct SrqPairs {
     pub srq: Rc<Srq>,
     from: Mr,
     to: Mr,
-    /// Number of receive buffers. Work request `id` uses buffer `id % buffers`. Two work requests
-    /// with the same buffer are never used at the same time.
+    /// Number of receive buffers. Work request `id` uses buffer `id % buffers`. Posted work
+    /// requests may share a buffer, but no two messages are in one buffer at the same time.
     buffers: usize,
 }
 
