@@ -12,7 +12,8 @@ use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendExtra};
 
-/// Operation code, bytes of the operation's headers (IBTA 1.x table 38), maximum payload.
+/// Operation code, bytes of the operation's headers (IBTA 1.x table 38), maximum payload that
+/// [`decode`] accepts.
 const OPERATIONS: [(u8, usize, usize); 25] = [
     (0x00, 0, 4096),
     (0x01, 0, 4096),
