@@ -70,7 +70,8 @@ pub(crate) enum Pushed {
 pub(crate) struct CqLoad {
     /// Number of completions that the consumer has not polled.
     pub(crate) unread: u32,
-    /// Kind of completion that triggers the next notification, as a word.
+    /// Kind of completion for which a call of [`Cq::req_notify`] has armed the CQ, as text. Whether
+    /// a process has armed the CQ in its ring (`RRXE_CQ_ARM`) is not shown.
     pub(crate) armed: &'static CStr,
     /// Whether the CQ is in the error state, because it has lost a completion.
     pub(crate) overflowed: bool,
@@ -177,7 +178,8 @@ struct State {
     consumer: u32,
     /// Methods other than the system call by which the process arms the CQ.
     arming: Arming,
-    /// Kind of completion that triggers the next notification.
+    /// Kind of completion for which a call of [`Cq::req_notify`] has armed the CQ. A process may
+    /// also arm the CQ in its ring (`RRXE_CQ_ARM`).
     armed: Option<NotifyWhen>,
     /// Whether a call of [`Cq::look`] is pending for an armed CQ.
     look_pending: bool,
@@ -340,9 +342,9 @@ impl Cq {
 
     /// Destroys the CQ. QPs no longer use it. Process context.
     ///
-    /// A run that pushed a completion may deliver the notification later than this, because the
-    /// destruction of a process's QP waits for the end of the run only. [`Cq::notify`] does nothing
-    /// then.
+    /// The notification of a completion may be delivered later than this, because the destruction
+    /// of a process's QP waits only for the end of the run that pushed the completion.
+    /// [`Cq::notify`] does nothing then.
     pub(crate) fn destroy(&self) {
         self.end_permit.close();
         let held = self.state.lock().close();
