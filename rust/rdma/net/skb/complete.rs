@@ -57,7 +57,7 @@ impl Written {
         // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
         // and which has no clone. It was built without a destructor and a socket.
         let sent = unsafe { tx_count.charge(self.0.as_ptr()) }?;
-        // The buffer is the one to send, or the slot of its clone owns it.
+        // Either this buffer is to be sent, or a clone of it is, and `tx_count` keeps this buffer.
         let _ = self.into_raw();
         Ok(sent)
     }
