@@ -30,8 +30,8 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     );
 }
 
-/// Count, period and mask of `ibv_modify_cq`. librrxe refuses the last two, whose masks are not
-/// `IBV_CQ_ATTR_MODERATE`.
+/// Count, period and mask of `ibv_modify_cq`. The last two fail with librrxe, too, because their
+/// masks are not `IBV_CQ_ATTR_MODERATE`.
 const MODERATIONS: [(u16, u16, u32); 4] = [(4, 100, 1), (0, 0, 1), (1, 1, 0), (1, 1, 2)];
 
 fn moderate(ends: &Ends) -> Outcome {
