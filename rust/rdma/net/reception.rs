@@ -94,7 +94,8 @@ impl Reception {
 
     /// Returns whether all packets have been handled.
     ///
-    /// If not, a call after some grace periods returns `true`, also if packets are sent meanwhile.
+    /// If not, this function starts a grace period, and a call after its end returns `true`. If
+    /// packets are sent meanwhile, a grace period that begins after the last of them must end.
     ///
     /// # Context
     ///
