@@ -44,7 +44,8 @@ impl NetdevSlot {
     /// # Errors
     ///
     /// Returns `ENODEV` if the slot is empty or the device does not support the group's version of
-    /// IP; `ENOMEM` if there is no memory.
+    /// IP; `ENOMEM` if there is no memory to join an IPv6 group. The kernel does not report that a
+    /// join of an IPv4 group failed for lack of memory.
     pub fn join(&self, group: Gid) -> Result {
         let rtnl = Rtnl::lock();
         self.get().ok_or(ENODEV)?.join(group, &rtnl)
