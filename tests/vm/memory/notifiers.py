@@ -119,8 +119,8 @@ def run_process(control):
         control.send(b"x")
         control.recv(1)
     _region = MR(pd, other.length, ODP_ACCESS, address=other.address)
-    # A thread of the process follows the advice. It creates a chunk and then waits for the
-    # invalidations.
+    # A thread of the process follows the advice. If no old chunks wait for their release, it
+    # creates a chunk and then waits for the invalidations.
     advise_mr(pd, context, PREFETCH_WRITE, 0, [(other.address, 8, _region.lkey)])
     control.send(b"x")
     while True:
