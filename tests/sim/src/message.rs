@@ -48,7 +48,8 @@ pub(crate) struct Message {
     pub(crate) answered: bool,
     /// The responder carried the message out.
     pub(crate) executed: bool,
-    /// For each request that was carried out: one past its last number, and the MSN at that time.
+    /// For each request that was carried out and [wants a response](Self::wants_response): one past
+    /// its last number, and the MSN at that time.
     pub(crate) msns: Vec<(u64, u32)>,
     /// The original value that an atomic returned.
     pub(crate) original: u64,
