@@ -170,9 +170,9 @@ class Socket:
         def make():
             made = socket.socket(socket.AF_INET6 if is_v6(source) else socket.AF_INET, socket.SOCK_DGRAM)
             if not is_v6(source):
-                # The ICRC covers the IPv4 identification. With DF set, packets of an unconnected
-                # socket have the identification 0; otherwise it is unpredictable (__ip_make_skb(),
-                # net/ipv4/ip_output.c).
+                # The ICRC covers the IPv4 identification. With IP_PMTUDISC_DO, packets of an
+                # unconnected socket have the identification 0; by default it is unpredictable
+                # (__ip_make_skb(), net/ipv4/ip_output.c).
                 made.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
             # Before bind(), because the address may belong to a VRF.
             if device:
