@@ -112,7 +112,7 @@ impl SendWqe {
         }
     }
 
-    /// Returns whether packet `index` is the last one of a READ request.
+    /// Returns whether packet `index` is the last one of its request.
     pub(super) fn request_ends(&self, index: u32) -> bool {
         self.span(index) == 1
     }
@@ -179,7 +179,7 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
     let known = match (context.config.kind, wr.op) {
         (QpKind::Rc, SendOp::Datagram(..)) => false,
         (QpKind::Rc, _) => true,
-        // XRC packets have no room for the extended headers of FLUSH and ATOMIC WRITE.
+        // The decoder (`wire/opcode.rs`) knows no XRC opcode of FLUSH or ATOMIC WRITE.
         (QpKind::XrcIni, SendOp::Datagram(..) | SendOp::Flush(..) | SendOp::AtomicWrite(_)) => {
             false
         }
