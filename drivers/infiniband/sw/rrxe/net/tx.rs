@@ -37,8 +37,8 @@ pub(crate) trait Payload {
 
 /// A packet under construction: first the headers, then the payload in order, then the trailer.
 ///
-/// If memory is short, the packet stays incomplete and is lost. The protocol handles it as a loss
-/// in the network.
+/// A packet whose payload is shorter or longer than `payload_len` of its [`Transmit`] says is lost.
+/// The protocol handles that as a loss in the network.
 pub(crate) struct PacketBuilder<'a> {
     /// Header fields of the path.
     address: &'a Address,
@@ -135,8 +135,8 @@ impl<'a> PacketBuilder<'a> {
         self.finish(Self::icrc)
     }
 
-    /// Turns the packet into one that was received from the QP `sender` of this host. It carries no
-    /// ICRC. Returns `None` if the packet is lost.
+    /// Turns the packet into one that was received from the QP `sender` of this host. The bytes of
+    /// its ICRC are zero. Returns `None` if the packet is lost.
     pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
         let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
         packet.into_rx(sender.get()).ok()
