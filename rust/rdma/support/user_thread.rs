@@ -13,8 +13,8 @@
 //! The thread never returns to user space. Work that the kernel defers until then
 //! (`resume_user_mode_work()`) is not done, except task work. `blkcg_maybe_throttle_current()`
 //! (block/blk-cgroup.c) does not throttle the thread when its cgroup swaps too much. Above
-//! `memory.high` the thread is throttled where more than 64 pages are charged to it
-//! (`try_charge_memcg()`, mm/memcontrol.c).
+//! `memory.high` the kernel adds up the pages that are charged to the thread. When the sum exceeds
+//! 64, it throttles the thread and starts again from 0 (`try_charge_memcg()`, mm/memcontrol.c).
 
 use core::ptr::NonNull;
 
@@ -202,7 +202,7 @@ impl Shared {
         node
     }
 
-    /// Puts a job that the calling thread took, but does not begin, back to the head of the queue.
+    /// Puts a job that the calling thread took, but does not run, back to the head of the queue.
     /// Returns the node if the job must be cancelled.
     fn put_back(&self, node: ListArc<Node>) -> Option<ListArc<Node>> {
         let mut queue = self.queue.lock();
@@ -415,8 +415,8 @@ unsafe extern "C" fn work(data: *mut c_void) -> bool {
     // SAFETY: The function has no requirements. It sets the state of the current task.
     unsafe { bindings::set_current_running() };
     // Without another thread, the next job would wait for this one. If the process's limits refuse
-    // a thread, the next job that begins tries again. If a signal is pending, the thread takes the
-    // signal first, between two jobs.
+    // a thread, the thread that takes the next job tries again. If a signal is pending, the thread
+    // takes the signal first, between two jobs.
     let cancelled = if shared.add_thread() == Err(ERESTARTNOINTR) {
         shared.put_back(node)
     } else {

@@ -114,7 +114,7 @@ impl RxPacket {
         Ok(self.payload_offset.saturating_add(offset as usize))
     }
 
-    /// Checks the ICRC, unless the packet never left this host.
+    /// Checks the ICRC, unless [`RxSkb::is_trusted`] says that it needs no check.
     ///
     /// # Errors
     ///
@@ -169,8 +169,9 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
         return;
     }
     let ingress = packet.skb.ingress();
-    // The QP runs outside the table's read-side section, and each run is a section of its own. So a
-    // writer that removes an object from a table waits for one run at most.
+    // The table's read section (`read_section.rs`), which is not RCU's, ends before the QP runs.
+    // Each run is a read section of its own. So a writer that removes an object from a table waits
+    // for one run at most.
     match context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, &mut packet)) {
         Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), packet),
         Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
