@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Responses to the provider library of a process when an object is created
+//! Responses to the provider library of a process when an object is created or a ring resized
 //! (`include/uapi/rdma/rdma_user_rxe.h`, `include/uapi/rdma/rrxe-abi.h`).
 
 use crate::bindings;

@@ -225,7 +225,7 @@ fn acknowledgments_are_asked_for_sparingly() {
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     bench.post(INVALIDATE, 0);
-    assert_eq!(asking(&mut bench), [0], "the next packet must wait");
+    assert_eq!(asking(&mut bench), [0], "the next request must wait");
 
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
@@ -287,6 +287,6 @@ fn losses_lower_the_limit_in_flight_and_progress_raises_it() {
     }
     bench.ack(33);
     bench.time_out();
-    // At least four packets are in flight, and each of them requests an acknowledgment.
+    // The limit never falls below four packets. Each of the four requests an acknowledgment.
     assert_eq!(asking(&mut bench), [0, 1, 2, 3]);
 }
