@@ -3,10 +3,11 @@
 # vm: together timeout=500
 # Management datagrams from senders whose MAC address ib_core cannot find for a response: the
 # neighbour is known on receipt but answers ARP no more, or ib_core's look-up takes another route or
-# network device than RoCE packets do. If rrxe did not replace such a sender (`gsi.rs`), ib_core
-# would sleep in each look-up, in work items that set up connections. Tests that connections are
-# still set up meanwhile, and that a device can be removed while it gets datagrams. Host 2 forges
-# datagrams (mads.py) over a veth pair; local_mads.py sends others from a second device of host 1.
+# network device than RoCE packets do. If rrxe did not give ib_core an address of this host in place
+# of the sender's (`gsi.rs`), ib_core would sleep in each look-up, in work items that set up
+# connections. Tests that connections are still set up meanwhile, and that a device can be removed
+# while it gets datagrams. Host 2 forges datagrams (mads.py) over a veth pair; local_mads.py sends
+# others from a second device of host 1.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 HERE=$(dirname "$0")
