@@ -24,7 +24,7 @@ pub(crate) struct Cq {
     /// Ring of the queue. It is `None` only during the creation. The object must exist before:
     /// events refer to it by its address, which the creation passes to the kernel.
     pub(crate) queue: Option<Guarded<CompletionQueue<Mapping>>>,
-    /// Whether the queue is armed in its ring, without a system call.
+    /// Whether `req_notify` may arm the queue in its ring, without a system call.
     armed_in_ring: bool,
 }
 
