@@ -37,8 +37,8 @@ pub(crate) trait Payload {
 
 /// A packet under construction: first the headers, then the payload in order, then the trailer.
 ///
-/// A packet whose payload is shorter or longer than `payload_len` of its [`Transmit`] says is lost.
-/// The protocol handles that as a loss in the network.
+/// A packet is lost if its payload is shorter or longer than `payload_len` of the decoded headers
+/// says. The protocol handles that as a loss in the network.
 pub(crate) struct PacketBuilder<'a> {
     /// Header fields of the path.
     address: &'a Address,
