@@ -40,6 +40,7 @@ pub mod steering;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod train;
 pub mod transmit;
 pub mod wc;
 pub mod wire;

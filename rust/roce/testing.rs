@@ -32,6 +32,7 @@ pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const MEMORY_LEN: usize = 1 << 16;
 
 /// The host of one QP.
+#[derive(Debug, PartialEq)]
 pub(crate) struct MockHost {
     /// The WQEs that `take_send` returns.
     pub sends: VecDeque<Fetch<SendWr>>,

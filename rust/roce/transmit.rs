@@ -3,6 +3,9 @@
 //! A packet to send: typed headers, and the place of its payload.
 
 use crate::ids::{Rkey, Srqn};
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::train::Train;
 use crate::wire::packet::Packet;
 use crate::wr::SendSlot;
 
@@ -31,21 +34,41 @@ pub enum Source {
     },
 }
 
-/// A packet to send. The host reads the payload at `source`, appends pad and ICRC and sends the
-/// packet.
+/// A train of packets to send: one packet, unless the host polls for more
+/// ([`crate::qp::Qp::poll_train`]). The host reads the payload at `source`, appends pad and ICRC to
+/// each packet and sends the packets.
 ///
 /// A host that can't read the payload calls [`crate::qp::Qp::transmit_failed`]. A host that knows
-/// that the packet didn't leave, for lack of memory, of queue space or of a route, calls
+/// that the train didn't leave, for lack of memory, of queue space or of a route, calls
 /// [`crate::qp::Qp::transmit_dropped`]. It makes either call before it polls for the next packet:
 /// UC and datagram WQEs complete in that poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Headers, and the length of the payload.
+    /// Headers, and the length of the payload. For several packets, as of [`Train::packet`].
     pub packet: Packet,
+    /// Number of packets. More than one only if the host polled for more.
+    pub count: u32,
     /// Place of the payload.
     pub source: Source,
     /// A copy of the packet may have been sent before. A host that passes pages to the network
     /// without copying should copy the payload of this packet: memory that changes between the
     /// computation of the ICRC and the transmission makes the ICRC wrong, and would do so again.
+    /// Always a single packet.
     pub retransmission: bool,
+}
+
+impl Transmit {
+    /// Returns the packets. `mtu` is the path MTU of the QP.
+    pub fn train(&self, mtu: Mtu) -> Train {
+        Train {
+            packet: self.packet,
+            count: self.count,
+            mtu,
+        }
+    }
+
+    /// Returns the PSN after the last packet. A READ request counts as one packet.
+    pub(crate) fn past(&self) -> Psn {
+        self.packet.bth.psn.plus(self.count)
+    }
 }

@@ -21,9 +21,11 @@ use core::ops::DerefMut;
 
 use crate::host::{AccessFault, Count, Event, Host, QpDropReason, ScatterFault};
 use crate::ids::Pkey;
+use crate::mtu::Mtu;
 use crate::requester::{Progress, Requester};
 use crate::responder::Responder;
 use crate::time::Instant;
+use crate::train::Train;
 use crate::transmit::{Source, Transmit};
 use crate::wc::WcStatus;
 use crate::wire::packet::{Body, Packet, Service};
@@ -202,6 +204,34 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.apply_outcome(side, outcome, host);
     }
 
+    /// Processes a train as one, with the effects of [`Self::handle_packet`] for each of its
+    /// packets. Only [`Count::AckDeferred`] may be counted less often. The host keeps the payload
+    /// of the whole train until this returns.
+    ///
+    /// Returns `false` if the QP can't process the train as one. The host then passes the packets
+    /// ([`Train::packet`]) to [`Self::handle_packet`]. Until then bytes may have been written to
+    /// the memory into which the packets' payload goes. The peer's next WQE of the receive queue
+    /// may have been taken.
+    pub fn handle_train<H: Host>(&mut self, now: Instant, train: &Train, host: &mut H) -> bool {
+        if self.check(&train.packet).is_err() {
+            return false;
+        }
+        let context = &self.context;
+        let side = match train.packet.body {
+            Body::ReadResponse(_) if self.requester.handle_train(train, now, context, host) => {
+                Side::Requester
+            }
+            _ if self.responder.handle_train(train, context, host) => {
+                self.establish(host);
+                Side::Responder
+            }
+            _ => return false,
+        };
+        self.responder.note_peer_alive();
+        self.apply_outcome(side, Outcome::Continue, host);
+        true
+    }
+
     /// Processes a frame of `length` bytes that a raw packet QP received.
     ///
     /// `scatter` copies the frame to the receive WQE that the host holds. If it returns
@@ -250,7 +280,18 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// requests of each queue without a packet. If that limit is the only reason for a `None`,
     /// [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
-        let transmit = self.poll_next(now, host);
+        self.poll_train(now, 1, host)
+    }
+
+    /// Works as [`Self::poll_transmit`], but returns a train of up to `limit` packets. The packets
+    /// are those that as many calls with a limit of 1 return. In ERR no train is longer than 1.
+    pub fn poll_train<H: Host>(
+        &mut self,
+        now: Instant,
+        limit: u32,
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let transmit = self.poll_next(now, limit, host);
         if transmit.is_none() {
             self.begin_run();
         }
@@ -258,11 +299,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Polls the sides, or flushes, as the state requires.
-    fn poll_next<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
+    fn poll_next<H: Host>(&mut self, now: Instant, limit: u32, host: &mut H) -> Option<Transmit> {
         self.backlog = false;
         let may_send = self.pause.is_over(now);
         if self.state.sends() && may_send {
-            let transmit = self.poll_sides(now, host);
+            let transmit = self.poll_sides(now, limit, host);
             if transmit.is_some() {
                 return transmit;
             }
@@ -277,8 +318,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if !may_send {
             return None;
         }
-        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
-        self.responder.poll_transmit(&self.context, host)
+        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK. The
+        // host must read the memory of each now, because the owner will use it for something else.
+        let limit = if self.flushes() { 1 } else { limit };
+        self.responder.poll_transmit(limit, &self.context, host)
     }
 
     /// Returns whether the state completes posted work requests in error.
@@ -308,6 +351,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             && self.pause.end().is_none()
             && self.requester.rests(&self.context)
             && self.responder.rests()
+    }
+
+    /// Returns the path MTU.
+    #[inline]
+    pub fn path_mtu(&self) -> Mtu {
+        self.context.settings.path_mtu
     }
 
     /// Returns whether the QP's requests are acknowledged.
@@ -364,8 +413,17 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
+    /// Withdraws `transmit`, the train that the last call of the QP polled: the next poll returns
+    /// its packets again. This is for a host that can't send them as one.
+    pub fn withdraw(&mut self, transmit: &Transmit) {
+        match transmit.packet.body {
+            Body::ReadResponse(_) => self.responder.withdraw(transmit.count),
+            _ => self.requester.withdraw(transmit.past()),
+        }
+    }
+
     /// Tells the engine that the host could not read the payload of `transmit`, the last packet
-    /// that [`Self::poll_transmit`] returned.
+    /// that [`Self::poll_transmit`] returned. A host withdraws a longer train instead.
     ///
     /// A send WQE completes with the status of the fault, after those before it have completed, and
     /// the QP enters ERR (unreliable QPs: SQE). A READ response is replaced by a NAK, and the QP
@@ -380,9 +438,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     ) {
         let (side, outcome) = match (transmit.source, fault) {
             (Source::Send { slot, .. }, TransmitFault::Local(status)) if self.state.sends() => {
-                let psn = transmit.packet.bth.psn;
                 self.requester
-                    .transmit_failed(now, slot, psn, status, &self.context);
+                    .transmit_failed(now, slot, transmit.past(), status, &self.context);
                 (Side::Requester, Outcome::Continue)
             }
             (Source::Remote { .. }, TransmitFault::Remote(fault)) if self.state.receives() => {
@@ -416,7 +473,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             }
             // The poll may have put the QP into an error state, in which it has forgotten its
             // requests.
-            _ if self.state.sends() => self.requester.take_back(transmit.packet.bth.psn),
+            _ if self.state.sends() => {
+                let psn = transmit.packet.bth.psn;
+                self.requester.take_back(psn, transmit.count);
+            }
             _ => return,
         }
         self.pause.begin(now);
@@ -456,21 +516,22 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Polls both sides, beginning with `next_side`. After a packet of the responder, the requester
     /// is first in the next poll.
-    fn poll_sides<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
+    fn poll_sides<H: Host>(&mut self, now: Instant, limit: u32, host: &mut H) -> Option<Transmit> {
         let responder_is_first = self.next_side == Side::Responder;
         if responder_is_first {
-            if let Some(transmit) = self.responder.poll_transmit(&self.context, host) {
+            if let Some(transmit) = self.responder.poll_transmit(limit, &self.context, host) {
                 self.next_side = Side::Requester;
                 return Some(transmit);
             }
         }
         self.next_side = Side::Responder;
         if !self.context.config.kind.has_requester() {
-            return self.responder.poll_transmit(&self.context, host);
+            return self.responder.poll_transmit(limit, &self.context, host);
         }
         let draining = matches!(self.state, State::Sqd(_));
         match self.requester.poll_transmit(
             now,
+            limit,
             draining,
             &self.context,
             &mut self.allowance.sends,
@@ -485,7 +546,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if responder_is_first {
             return None;
         }
-        self.responder.poll_transmit(&self.context, host)
+        self.responder.poll_transmit(limit, &self.context, host)
     }
 
     /// Changes the state as the side's outcome requires.

@@ -23,6 +23,7 @@ mod broken;
 mod order;
 mod raw;
 mod shared;
+mod trains;
 mod xrc;
 
 const NOW: Instant = Instant(1_000);

@@ -11,6 +11,7 @@ use crate::host::{Count, Host, QpDropReason, ScatterFault};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::time::Instant;
+use crate::train::Train;
 use crate::wc::WcStatus;
 use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
 
@@ -234,7 +235,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         match self.accept(packet, context, host) {
             Ok(()) => {
-                self.finish_answered(now, context, host);
+                self.finish_answered(1, now, context, host);
                 Outcome::Continue
             }
             Err(ScatterFault::Failed(status)) => self.fail_oldest(status, host),
@@ -274,26 +275,71 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Advances past the oldest unfinished PSN, whose response has arrived.
-    fn finish_answered<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) {
+    /// Processes a train of READ responses as one. Returns `false` and changes nothing but the
+    /// READ's buffer if the train isn't the next part of the oldest READ, or its payload can't be
+    /// stored.
+    pub(crate) fn handle_train<H: Host>(
+        &mut self,
+        train: &Train,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> bool {
+        let Body::ReadResponse(part) = train.packet.body else {
+            return false;
+        };
+        let psn = train.packet.bth.psn;
+        let Some(oldest) = self.window.get(0).filter(|_| self.started > 0) else {
+            return false;
+        };
+        if psn != self.una || psn == self.sent || !awaits_train(oldest, part, train, context) {
+            return false;
+        }
+        let (offset, _) = oldest.piece(psn.ahead_of(oldest.first), context.settings.path_mtu);
+        if host.scatter_send(oldest.wr.slot, offset).is_err() {
+            return false;
+        }
+        let last = psn.plus(train.count.saturating_sub(1));
+        match part {
+            ReadPart::First(aeth) => self.record_msn(psn, aeth.msn),
+            ReadPart::Middle => {}
+            ReadPart::Last(aeth) => self.record_msn(last, aeth.msn),
+            ReadPart::Only(aeth) => {
+                self.record_msn(psn, aeth.msn);
+                self.record_msn(last, aeth.msn);
+            }
+        }
+        self.finish_answered(train.count, now, context, host);
+        true
+    }
+
+    /// Advances past the oldest `count` unfinished PSNs, whose responses have arrived. They belong
+    /// to one request.
+    fn finish_answered<H: Host>(
+        &mut self,
+        count: u32,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) {
         let Some(oldest) = self.window.get(0) else {
             return;
         };
         let una = self.una;
         let index = una.ahead_of(oldest.first);
-        let past = index.wrapping_add(1);
-        let ends = oldest.request_ends(index);
+        let past = index.wrapping_add(count);
+        let ends = oldest.request_ends(past.wrapping_sub(1));
         let is_last = past >= oldest.packets;
         // If the cursor has moved back to this request, it no longer counts in `reads`.
         if self.cursor.wqe > 0 || self.cursor.packet > index {
-            self.reads.packets = self.reads.packets.saturating_sub(1);
+            self.reads.packets = self.reads.packets.saturating_sub(count);
             if ends {
                 self.reads.requests = self.reads.requests.saturating_sub(1);
             }
         } else {
             self.cursor.packet = past;
         }
-        self.una = una.next();
+        self.una = una.plus(count);
         if self.acked.before(self.una) {
             self.acked = self.una;
         }
@@ -347,6 +393,18 @@ fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
         (Answer::Atomic, Body::AtomicAck(aeth, _)) => is_positive(aeth),
         _ => false,
     }
+}
+
+/// Returns whether `train`, whose place is `part`, holds the next READ responses of one request of
+/// `wqe`. Its first PSN is one of `wqe`.
+fn awaits_train(wqe: &SendWqe, part: ReadPart, train: &Train, context: &Context) -> bool {
+    let index = train.packet.bth.psn.ahead_of(wqe.first);
+    let left = wqe.span(index);
+    let (_, length) = wqe.train_piece(index, train.count, context.settings.path_mtu);
+    wqe.answer() == Answer::Read
+        && train.count <= left
+        && fits(part, train.count == left)
+        && train.packet.payload_len == length
 }
 
 /// Returns whether the READ response `part` can have the last PSN of a request (`ends`) or an

@@ -72,9 +72,10 @@ struct Reads {
     packets: u32,
 }
 
-/// Values of fields of [`Requester`] before the last packet was polled.
-#[derive(Clone, Copy, Debug, Default)]
+/// Values of fields of [`Requester`] before the last train was polled.
+#[derive(Clone, Copy, Debug)]
 struct Before {
+    cursor: Cursor,
     sent: Psn,
     asked: Psn,
     unasked: u32,
@@ -150,7 +151,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
             reads: Reads::default(),
             unasked: 0,
             asked: Psn::new(0),
-            before: Before::default(),
+            before: Before {
+                cursor: START,
+                sent: Psn::new(0),
+                asked: Psn::new(0),
+                unasked: 0,
+            },
             probes: false,
             msn: 0,
             counted: Psn::new(0),
@@ -174,6 +180,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.sent = sq_psn;
         self.asked = sq_psn;
         self.before = Before {
+            cursor: START,
             sent: sq_psn,
             asked: sq_psn,
             unasked: 0,
@@ -285,17 +292,18 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Fails the WQE of `slot`, because the payload of its packet `psn` could not be read.
+    /// Fails the WQE of `slot`, because the payload of the train before the PSN `past` could not be
+    /// read.
     pub(crate) fn transmit_failed(
         &mut self,
         now: Instant,
         slot: SendSlot,
-        psn: Psn,
+        past: Psn,
         status: WcStatus,
         context: &Context,
     ) {
         if let Some(offset) = self.started_at(slot) {
-            self.undo_poll(psn);
+            self.undo_poll(past);
             self.stop_at(offset, status, now, context);
         }
     }
@@ -316,13 +324,21 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.started_at(slot).is_some()
     }
 
-    /// Undoes the effects of polling the packet `psn`, which was not sent. If an earlier copy was
-    /// sent, the packet stays in flight.
-    fn undo_poll(&mut self, psn: Psn) {
-        if self.sent == psn.next() {
+    /// Schedules the train before the PSN `past` again, which was polled last and was not sent.
+    /// Nothing happened since the poll.
+    pub(crate) fn withdraw(&mut self, past: Psn) {
+        self.cursor = self.before.cursor;
+        self.undo_poll(past);
+        self.unasked = self.before.unasked;
+    }
+
+    /// Undoes the effects of polling the train before the PSN `past`, which was not sent. If an
+    /// earlier copy was sent, the packet stays in flight.
+    fn undo_poll(&mut self, past: Psn) {
+        if self.sent == past {
             self.sent = self.before.sent;
         }
-        if self.asked == psn.next() {
+        if self.asked == past {
             (self.asked, self.unasked) = (self.before.asked, self.before.unasked);
         }
         if self.una == self.sent {
@@ -330,16 +346,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Schedules the packet `psn`, the last one that was polled, again, because the host dropped
-    /// it. The next copy requests an acknowledgment.
+    /// Schedules the train of `count` packets from `psn` on, the last one that was polled, again,
+    /// because the host dropped it. The next copy of its first packet requests an acknowledgment.
     ///
-    /// The packet counts as in flight meanwhile: the timer runs, and spends its retries if no
+    /// The packets count as in flight meanwhile: the timer trains, and spends its retries if no
     /// packet leaves.
     ///
     /// Responses may have been processed since the poll. If one moved the cursor back, the packet
     /// is sent when the cursor reaches it. If one acknowledged the packet, an earlier copy has
     /// arrived.
-    pub(crate) fn take_back(&mut self, psn: Psn) {
+    pub(crate) fn take_back(&mut self, psn: Psn, count: u32) {
         let at = match self.cursor.packet {
             0 => self.cursor.wqe.checked_sub(1),
             _ => Some(self.cursor.wqe),
@@ -352,7 +368,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             packet => packet,
         };
         let packet = psn.ahead_of(wqe.first);
-        let span = wqe.span(packet);
+        let span = wqe.span(packet).max(count);
         let is_last = packet < end && packet.saturating_add(span) == end;
         if !is_last || psn.before(self.una) {
             return;

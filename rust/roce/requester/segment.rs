@@ -22,15 +22,16 @@ pub(super) struct Marks {
     pub(super) again: bool,
 }
 
-/// Builds the request that starts with packet `index` of `wqe`. Returns `None` for a local
-/// operation, which has no packets.
+/// Builds a train of `count` requests that starts with packet `index` of `wqe`. Returns `None` for
+/// a local operation, which has no packets.
 pub(super) fn build(
     wqe: &SendWqe,
     index: u32,
+    count: u32,
     marks: Marks,
     context: &Context,
 ) -> Option<Transmit> {
-    let last = index.wrapping_add(1) >= wqe.packets;
+    let last = index.wrapping_add(count) >= wqe.packets;
     let (body, solicitable) = match wqe.wr.op {
         SendOp::Send(extra) => (Body::Send(send_part(index, last, extra)), true),
         SendOp::Datagram(_, imm) => (Body::Send(SendPart::Only(extra_of(imm))), true),
@@ -49,7 +50,7 @@ pub(super) fn build(
         SendOp::Flush(remote, kind) => (Body::Flush(kind, whole(wqe, remote)), false),
         SendOp::Local(_) => return None,
     };
-    let (source, payload_len) = payload(wqe, index, context);
+    let (source, payload_len) = payload(wqe, index, count, context);
     let (service, dest) = address(wqe, context);
     let bth = Bth {
         dest,
@@ -69,12 +70,14 @@ pub(super) fn build(
     };
     Some(Transmit {
         packet,
+        count,
         source,
         retransmission: marks.again,
     })
 }
 
-/// Returns the place in a SEND of the packet `index`.
+/// Returns the place in a SEND of the packets from `index` on. `last` says whether they contain the
+/// last one.
 fn send_part(index: u32, last: bool, extra: SendExtra) -> SendPart {
     match (index, last) {
         (0, true) => SendPart::Only(extra),
@@ -84,7 +87,7 @@ fn send_part(index: u32, last: bool, extra: SendExtra) -> SendPart {
     }
 }
 
-/// Returns the place in an RDMA WRITE of the packet `index`.
+/// Returns the place in an RDMA WRITE, as [`send_part`] does.
 fn write_part(index: u32, last: bool, reth: Reth, imm: Option<Imm>) -> WritePart {
     match (index, last) {
         (0, true) => WritePart::Only(reth, imm),
@@ -119,15 +122,15 @@ fn rest(wqe: &SendWqe, remote: RemoteAddr, index: u32, context: &Context) -> Ret
     }
 }
 
-/// Returns the place of the payload of packet `index`, and its length.
-fn payload(wqe: &SendWqe, index: u32, context: &Context) -> (Source, u32) {
+/// Returns the place of the payload of `count` packets from packet `index` on, and its length.
+fn payload(wqe: &SendWqe, index: u32, count: u32, context: &Context) -> (Source, u32) {
     let slot = wqe.wr.slot;
     let (offset, length) = match wqe.wr.op {
         // The slot also names the address handle of a datagram, so an empty datagram has a source
         // too.
         SendOp::Datagram(..) => return (Source::Send { slot, offset: 0 }, wqe.wr.length),
         SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_) => {
-            wqe.piece(index, context.settings.path_mtu)
+            wqe.train_piece(index, count, context.settings.path_mtu)
         }
         SendOp::Read(_) | SendOp::Atomic(..) | SendOp::Flush(..) | SendOp::Local(_) => (0, 0),
     };

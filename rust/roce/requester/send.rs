@@ -19,23 +19,30 @@ use crate::wr::{LocalOp, SendOp};
 /// the first response was lost.
 const LEAST_READS: u32 = 2;
 
-/// The properties of a packet that affect the packets after it.
+/// The properties of a train of packets that affect the packets after it.
 struct Step {
+    /// PSN of the first packet.
     psn: Psn,
-    /// Number of PSNs that the packet takes: 1, or more for a READ request.
+    /// Number of packets.
+    count: u32,
+    /// Number of PSNs that the packets take: `count`, or more for a READ request.
     span: u32,
-    /// The packet is the last one of its WQE.
+    /// The train contains the last packet of its WQE.
     ends: bool,
     uses_rd_atomic: bool,
     signaled: bool,
 }
 
 impl Step {
-    /// Describes packet `packet` of `wqe`.
-    fn of(wqe: &SendWqe, packet: u32) -> Self {
-        let span = wqe.span(packet);
+    /// Describes the train of `count` packets that starts with packet `packet` of `wqe`.
+    fn of(wqe: &SendWqe, packet: u32, count: u32) -> Self {
+        let span = match count {
+            1 => wqe.span(packet),
+            _ => count,
+        };
         Self {
             psn: wqe.first.plus(packet),
+            count,
             span,
             ends: packet.wrapping_add(span) >= wqe.packets,
             uses_rd_atomic: wqe.uses_rd_atomic(),
@@ -45,11 +52,12 @@ impl Step {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// Returns the next packet to send, if one may be sent. With `draining` no new WQE starts. Each
-    /// action that sends no packet takes one of `steps`.
+    /// Returns the next train to send, of `limit` packets at most, if one may be sent. With
+    /// `draining` no new WQE starts. Each action that sends no packet takes one of `steps`.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         now: Instant,
+        limit: u32,
         draining: bool,
         context: &Context,
         steps: &mut Steps,
@@ -63,7 +71,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         // A packet takes no step: the host limits the packets of a run.
         while !steps.are_spent() {
-            if let Some(progress) = self.step(now, draining, context, host) {
+            if let Some(progress) = self.step(now, limit, draining, context, host) {
                 return progress;
             }
             steps.take();
@@ -96,6 +104,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     fn step<H: Host>(
         &mut self,
         now: Instant,
+        limit: u32,
         draining: bool,
         context: &Context,
         host: &mut H,
@@ -104,7 +113,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.finish_sent(host);
         }
         if self.cursor.wqe < self.started {
-            return self.send_started(now, draining, context, host);
+            return self.send_started(now, limit, draining, context, host);
         }
         if let Some(status) = self.fault {
             if self.started > 0 {
@@ -217,10 +226,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Sends the cursor's packet, which belongs to a started WQE.
+    /// Sends the cursor's packet, which belongs to a started WQE, and the packets that follow it in
+    /// the same train.
     fn send_started<H: Host>(
         &mut self,
         now: Instant,
+        limit: u32,
         draining: bool,
         context: &Context,
         host: &mut H,
@@ -234,7 +245,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if !probes && !self.has_room(wqe, packet, context) {
             return Some(Progress::Idle);
         }
-        let step = Step::of(wqe, packet);
+        let count = match probes {
+            true => 1,
+            false => self.train_length(wqe, packet, limit, context),
+        };
+        let step = Step::of(wqe, packet, count);
+        self.before.cursor = self.cursor;
         self.cursor = if step.ends {
             Cursor {
                 wqe: at.saturating_add(1),
@@ -252,10 +268,36 @@ impl<W: Slots<SendWqe>> Requester<W> {
             Marks::default()
         };
         let wqe = self.window.get(at)?;
-        Some(Progress::Send(segment::build(wqe, packet, marks, context)?))
+        Some(Progress::Send(segment::build(
+            wqe, packet, count, marks, context,
+        )?))
     }
 
-    /// Records that a packet is in flight, and decides whether it requests an acknowledgment. With
+    /// Returns how many packets of `wqe`, from packet `index` on, may be sent as one train: at most
+    /// `limit`, as far as packets may be in flight. Only the last packet of a train may request an
+    /// acknowledgment. A packet that was sent before is a train of its own.
+    fn train_length(&self, wqe: &SendWqe, index: u32, limit: u32, context: &Context) -> u32 {
+        let psn = wqe.first.plus(index);
+        if limit <= 1
+            || !context.config.kind.is_reliable()
+            || wqe.uses_rd_atomic()
+            || psn.before(self.sent)
+        {
+            return 1;
+        }
+        // The last packet of an RDMA WRITE with immediate data takes a receive WQE, unlike those
+        // before it.
+        let alone = u32::from(matches!(wqe.wr.op, SendOp::Write(_, Some(_))));
+        let in_flight = self.retry.limit().saturating_add(self.reads.packets);
+        wqe.packets
+            .saturating_sub(alone)
+            .saturating_sub(index)
+            .min(in_flight.saturating_sub(psn.ahead_of(self.una)))
+            .min(self.retry.ask_every().saturating_sub(self.unasked))
+            .clamp(1, limit)
+    }
+
+    /// Records that a train is in flight, and decides whether it requests an acknowledgment. With
     /// `probes` it does, unless it is a READ, an atomic, an ATOMIC WRITE or a FLUSH, whose response
     /// serves as well.
     fn mark<H: Host>(
@@ -272,6 +314,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             sent: self.sent,
             asked: self.asked,
             unasked: self.unasked,
+            ..self.before
         };
         let again = self.note_sent(step);
         if probes {
@@ -312,7 +355,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> bool {
-        self.unasked = self.unasked.saturating_add(1);
+        self.unasked = self.unasked.saturating_add(step.count);
         let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
             || !(self.has_next_packet(draining, context, host)

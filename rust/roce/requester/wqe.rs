@@ -119,9 +119,15 @@ impl SendWqe {
 
     /// Returns the offset of packet `index` in the message, and its payload length, in bytes.
     pub(super) fn piece(&self, index: u32, mtu: Mtu) -> (u32, u32) {
+        self.train_piece(index, 1, mtu)
+    }
+
+    /// Returns the offset of packet `index` in the message, and the payload length of `count`
+    /// packets from it on, in bytes.
+    pub(super) fn train_piece(&self, index: u32, count: u32, mtu: Mtu) -> (u32, u32) {
         let offset = index.wrapping_shl(mtu_shift(mtu));
         let rest = self.wr.length.saturating_sub(offset);
-        (offset, rest.min(mtu.bytes()))
+        (offset, rest.min(count.saturating_mul(mtu.bytes())))
     }
 }
 

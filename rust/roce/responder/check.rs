@@ -41,13 +41,15 @@ enum Place {
 }
 
 impl Place {
-    /// Returns whether the payload length fits the place. FIRST and MIDDLE packets are full, LAST
-    /// ones are not empty, and none is longer than the MTU.
-    fn admits(self, payload_len: u32, mtu: Mtu) -> bool {
+    /// Returns whether the payload length of a train of `count` packets fits the place. FIRST and
+    /// MIDDLE packets are full, LAST ones are not empty, and none is longer than the MTU.
+    fn admits(self, payload_len: u32, count: u32, mtu: Mtu) -> bool {
+        let full = count.saturating_mul(mtu.bytes());
+        let before_last = full.saturating_sub(mtu.bytes());
         match self {
-            Self::First | Self::Middle => payload_len == mtu.bytes(),
-            Self::Last => (1..=mtu.bytes()).contains(&payload_len),
-            Self::Only => payload_len <= mtu.bytes(),
+            Self::First | Self::Middle => payload_len == full,
+            Self::Only if count == 1 => payload_len <= full,
+            Self::Last | Self::Only => payload_len > before_last && payload_len <= full,
         }
     }
 
@@ -67,6 +69,7 @@ impl Message {
         self,
         part: SendPart,
         payload_len: u32,
+        count: u32,
         mtu: Mtu,
     ) -> Result<Segment<SendExtra>, NakCode> {
         let (place, end) = match part {
@@ -80,7 +83,7 @@ impl Message {
             (Self::Send { received }, false) => received,
             _ => return Err(NakCode::InvalidRequest),
         };
-        let received = checked_total(offset, payload_len, place, mtu)?;
+        let received = checked_total(offset, payload_len, place.admits(payload_len, count, mtu))?;
         Ok(Segment {
             offset,
             end,
@@ -99,6 +102,7 @@ impl Message {
         self,
         part: WritePart,
         payload_len: u32,
+        count: u32,
         mtu: Mtu,
     ) -> Result<(Reth, Segment<Option<Imm>>), NakCode> {
         let (place, start, end) = match part {
@@ -112,7 +116,7 @@ impl Message {
             (Self::Write { reth, received }, None) => (reth, received),
             _ => return Err(NakCode::InvalidRequest),
         };
-        let received = checked_total(offset, payload_len, place, mtu)?;
+        let received = checked_total(offset, payload_len, place.admits(payload_len, count, mtu))?;
         let fits = match end {
             Some(_) => received == reth.length,
             None => received < reth.length,
@@ -146,10 +150,10 @@ impl Message {
 /// # Errors
 ///
 /// Returns `InvalidRequest` if the payload doesn't fit, or the message exceeds [`MAX_MESSAGE`].
-fn checked_total(offset: u32, payload_len: u32, place: Place, mtu: Mtu) -> Result<u32, NakCode> {
+fn checked_total(offset: u32, payload_len: u32, fits: bool) -> Result<u32, NakCode> {
     offset
         .checked_add(payload_len)
-        .filter(|total| *total <= MAX_MESSAGE && place.admits(payload_len, mtu))
+        .filter(|total| *total <= MAX_MESSAGE && fits)
         .ok_or(NakCode::InvalidRequest)
 }
 
@@ -258,7 +262,7 @@ mod tests {
         ];
         for (place, cases) in table {
             for (len, fits) in cases {
-                assert_eq!(place.admits(len, MTU), fits, "{place:?} of {len}");
+                assert_eq!(place.admits(len, 1, MTU), fits, "{place:?} of {len}");
             }
         }
     }
@@ -279,7 +283,7 @@ mod tests {
         ];
         for (part, admitted) in sends {
             for (message, ok) in [Message::None, send, write].into_iter().zip(admitted) {
-                let result = message.check_send(part, 1024, MTU);
+                let result = message.check_send(part, 1024, 1, MTU);
                 assert_eq!(result.is_ok(), ok, "{part:?} in {message:?}");
             }
         }
@@ -290,7 +294,7 @@ mod tests {
         ];
         for (part, admitted) in writes {
             for (message, ok) in [Message::None, send, write].into_iter().zip(admitted) {
-                let result = message.check_write(part, 1024, MTU);
+                let result = message.check_write(part, 1024, 1, MTU);
                 assert_eq!(result.is_ok(), ok, "{part:?} in {message:?}");
             }
         }
@@ -330,7 +334,7 @@ mod tests {
             ),
         ];
         for (message, part, len, ok) in table {
-            let result = message.check_write(part, len, MTU);
+            let result = message.check_write(part, len, 1, MTU);
             assert_eq!(result.is_ok(), ok, "{part:?} of {len} in {message:?}");
         }
     }
@@ -341,11 +345,11 @@ mod tests {
             received: MAX_MESSAGE - 1024,
         };
         let last = SendPart::Last(SendExtra::Plain);
-        assert!(full.check_send(last, 1024, MTU).is_ok());
+        assert!(full.check_send(last, 1024, 1, MTU).is_ok());
         let over = Message::Send {
             received: MAX_MESSAGE,
         };
-        assert!(over.check_send(last, 1, MTU).is_err());
+        assert!(over.check_send(last, 1, 1, MTU).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::replay::{Recorded, Replay};
 use super::{named_queue, Received, Refusal, Responder};
 use crate::host::{Host, RemoteAccess};
 use crate::qp::{Context, Slots};
+use crate::train::Train;
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
 use crate::wr::{FlushKind, RecvWr, SendExtra};
@@ -22,20 +23,21 @@ impl From<NakCode> for Refusal {
 }
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Carries out a packet and returns the number of PSNs that it takes.
+    /// Carries out a train and returns the number of PSNs that it takes.
     ///
     /// # Errors
     ///
-    /// Returns the [`Refusal`] of a packet that can't be carried out.
+    /// Returns the [`Refusal`] of a train that can't be carried out.
     pub(super) fn execute<H: Host>(
         &mut self,
-        packet: &Packet,
+        train: &Train,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
+        let packet = &train.packet;
         match packet.body {
-            Body::Send(part) => self.execute_send(part, packet, context, host),
-            Body::Write(part) => self.execute_write(part, packet, context, host),
+            Body::Send(part) => self.execute_send(part, train, context, host),
+            Body::Write(part) => self.execute_write(part, train, context, host),
             Body::ReadRequest(reth) => self.execute_read(reth, packet, context, host),
             Body::Atomic(eth) => self.execute_atomic(eth, packet, context, host),
             Body::AtomicWrite(reth) => self.execute_atomic_write(reth, packet, context, host),
@@ -46,16 +48,18 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Carries out a packet of a SEND.
+    /// Carries out packets of a SEND.
     fn execute_send<H: Host>(
         &mut self,
         part: SendPart,
-        packet: &Packet,
+        train: &Train,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        let mtu = context.settings.path_mtu;
-        let segment = self.message.check_send(part, packet.payload_len, mtu)?;
+        let (packet, count, mtu) = (&train.packet, train.count, context.settings.path_mtu);
+        let segment = self
+            .message
+            .check_send(part, packet.payload_len, count, mtu)?;
         let wr = self.hold(named_queue(packet), host)?;
         fill(&wr, &segment, packet, host)?;
         match segment.end {
@@ -78,19 +82,21 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.end_message();
             }
         }
-        Ok(1)
+        Ok(count)
     }
 
-    /// Carries out a packet of an RDMA WRITE.
+    /// Carries out packets of an RDMA WRITE.
     fn execute_write<H: Host>(
         &mut self,
         part: WritePart,
-        packet: &Packet,
+        train: &Train,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        let mtu = context.settings.path_mtu;
-        let (reth, segment) = self.message.check_write(part, packet.payload_len, mtu)?;
+        let (packet, count, mtu) = (&train.packet, train.count, context.settings.path_mtu);
+        let (reth, segment) = self
+            .message
+            .check_write(part, packet.payload_len, count, mtu)?;
         check_right(context.settings.access.write)?;
         // A message of one packet without immediate data is checked when it is written.
         if segment.offset == 0 && segment.end != Some(None) {
@@ -118,7 +124,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 self.end_message();
             }
         }
-        Ok(1)
+        Ok(count)
     }
 
     /// Checks a READ and records its answer. The memory is read when the responses are sent.

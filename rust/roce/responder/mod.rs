@@ -5,8 +5,9 @@
 //! [`check`] verifies order and lengths of a request packet. [`execute`] verifies rights, memory
 //! and receive queue, carries the request out and records an answer. [`reply`] builds the response
 //! packets. [`replay`] keeps the answers to READs, atomics, ATOMIC WRITEs and FLUSHes, since a peer
-//! that misses one sends the request again, which [`duplicate`] then serves. [`ud`] is the whole
-//! responder of UD and GSI QPs, [`raw`] that of raw packet QPs.
+//! that misses one sends the request again, which [`duplicate`] then serves. [`train`] carries out
+//! several packets as one. [`ud`] is the whole responder of UD and GSI QPs, [`raw`] that of raw
+//! packet QPs.
 //!
 //! First the pending answers of [`replay`] leave, in PSN order, then the one acknowledgment or NAK.
 //! Payload isn't kept: a READ response names the memory to read.
@@ -17,6 +18,7 @@ mod execute;
 mod raw;
 mod replay;
 mod reply;
+mod train;
 mod ud;
 
 #[cfg(test)]
@@ -26,6 +28,7 @@ use crate::host::{AccessFault, Count, Event, Fetch, Host, QpDropReason, QueueFau
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots, Steps};
+use crate::train::Train;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
@@ -325,11 +328,14 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match packet.bth.psn.since(self.expected) {
-            0 => match self.execute(packet, context, host) {
+            0 => match self.execute(
+                &Train::single(*packet, context.settings.path_mtu),
+                context,
+                host,
+            ) {
                 Ok(psns) => {
-                    self.expected = self.expected.plus(psns);
-                    self.position = self.position.wrapping_add(u64::from(psns));
-                    self.acknowledge(packet, host);
+                    self.advance(psns);
+                    self.acknowledge(packet, packet.bth.psn, host);
                     Outcome::Executed
                 }
                 Err(refusal) => self.refuse(refusal, packet, context, host),
@@ -345,33 +351,10 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Schedules an acknowledgment for a packet that was carried out, if it needs one.
-    fn acknowledge<H: Host>(&mut self, packet: &Packet, host: &mut H) {
-        let answered = is_recorded(&packet.body);
-        let wants_ack = packet.bth.ack_req && !answered;
-        self.answer = match self.answer {
-            // Packets after this one were dropped, and some are still missing.
-            Answer::Missing { newest, due } if !newest.before(self.expected) => {
-                let due = match (answered, wants_ack) {
-                    (true, _) => None,
-                    (false, true) => Some(packet.bth.psn),
-                    (false, false) => due,
-                };
-                self.answer = Answer::Missing { newest, due };
-                return;
-            }
-            Answer::Ack(_) if !answered => {
-                host.count(Count::AckDeferred);
-                Answer::Ack(packet.bth.psn)
-            }
-            // The NAK that is no longer needed would have acknowledged the packets before it.
-            Answer::NotReady(_) | Answer::Missing { .. } if !answered => {
-                Answer::Ack(packet.bth.psn)
-            }
-            _ if wants_ack => Answer::Ack(packet.bth.psn),
-            _ => Answer::Nothing,
-        };
-        self.order = Order::Kept;
+    /// Expects the packet that follows the next `psns` PSNs.
+    fn advance(&mut self, psns: u32) {
+        self.expected = self.expected.plus(psns);
+        self.position = self.position.wrapping_add(u64::from(psns));
     }
 
     /// Drops the packet `psn`, which is ahead of the expected one. One NAK tells the peer to resend
@@ -477,7 +460,11 @@ impl<R: Slots<Replay>> Responder<R> {
             self.message = Message::None;
         }
         self.expected = packet.bth.psn.next();
-        let Err(refusal) = self.execute(packet, context, host) else {
+        let Err(refusal) = self.execute(
+            &Train::single(*packet, context.settings.path_mtu),
+            context,
+            host,
+        ) else {
             return Outcome::Executed;
         };
         if refusal == Refusal::Absent {

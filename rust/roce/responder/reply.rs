@@ -3,7 +3,7 @@
 //! Builds the response packets that are due, one per poll.
 
 use super::replay::{Pending, Recorded, Sent, Stream};
-use super::{event, nak_code, Answer, Refusal, Replay, Responder, Undo};
+use super::{event, is_recorded, nak_code, Answer, Order, Refusal, Replay, Responder, Undo};
 use crate::host::{AccessFault, Count, Event, Host};
 use crate::ids::{Pkey, Srqn};
 use crate::psn::Psn;
@@ -34,9 +34,10 @@ const UNLIMITED: Syndrome = Syndrome::Ack {
 };
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Returns the next response, if one is due.
+    /// Returns the next response, if one is due, or a train of `limit` READ responses at most.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
+        limit: u32,
         context: &Context,
         host: &mut H,
     ) -> Option<Transmit> {
@@ -48,9 +49,10 @@ impl<R: Slots<Replay>> Responder<R> {
             self.cancel_responses();
         }
         let msn = self.msn;
+        let limit = limit.min(MOST_UNHEARD.saturating_sub(self.unheard));
         let answer = self.ring.send_next(|replay| {
             let before = (replay.pending, replay.sent);
-            let transmit = next_packet(replay, msn, context);
+            let transmit = next_packet(replay, msn, limit, context);
             (before, (replay.pending, replay.sent), transmit)
         });
         if let Some((number, (before, after, transmit))) = answer {
@@ -60,7 +62,8 @@ impl<R: Slots<Replay>> Responder<R> {
                 after,
             };
             if matches!(before.0, Pending::Stream(_)) {
-                self.unheard = self.unheard.saturating_add(1);
+                let count = transmit.as_ref().map_or(1, |transmit| transmit.count);
+                self.unheard = self.unheard.saturating_add(count);
             }
             return transmit;
         }
@@ -86,6 +89,12 @@ impl<R: Slots<Replay>> Responder<R> {
             msn: self.msn,
         };
         Some(response(psn, Body::Ack(aeth), context))
+    }
+
+    /// Schedules the last train of `count` READ responses again. Nothing happened since the poll.
+    pub(crate) fn withdraw(&mut self, count: u32) {
+        self.unheard = self.unheard.saturating_sub(count);
+        self.take_back();
     }
 
     /// Schedules the last response that was polled again, because the host dropped it.
@@ -114,6 +123,34 @@ impl<R: Slots<Replay>> Responder<R> {
                 }
             }
         }
+    }
+
+    /// Schedules an acknowledgment up to `psn`, the last PSN of packets that were carried out, if
+    /// `packet` needs one.
+    pub(super) fn acknowledge<H: Host>(&mut self, packet: &Packet, psn: Psn, host: &mut H) {
+        let answered = is_recorded(&packet.body);
+        let wants_ack = packet.bth.ack_req && !answered;
+        self.answer = match self.answer {
+            // Packets after this one were dropped, and some are still missing.
+            Answer::Missing { newest, due } if !newest.before(self.expected) => {
+                let due = match (answered, wants_ack) {
+                    (true, _) => None,
+                    (false, true) => Some(psn),
+                    (false, false) => due,
+                };
+                self.answer = Answer::Missing { newest, due };
+                return;
+            }
+            Answer::Ack(_) if !answered => {
+                host.count(Count::AckDeferred);
+                Answer::Ack(psn)
+            }
+            // The NAK that is no longer needed would have acknowledged the packets before it.
+            Answer::NotReady(_) | Answer::Missing { .. } if !answered => Answer::Ack(psn),
+            _ if wants_ack => Answer::Ack(psn),
+            _ => Answer::Nothing,
+        };
+        self.order = Order::Kept;
     }
 
     /// If a sequence NAK is due, schedules the acknowledgment of `psn` before it. Keeps one that
@@ -187,8 +224,9 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// Builds the next packet of a remembered answer. `msn` is the current one, which a NAK carries.
-fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Transmit> {
+/// Builds the next packet of a remembered answer, or a train of `limit` READ responses at most.
+/// `msn` is the current one, which a NAK carries.
+fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> Option<Transmit> {
     let aeth = Aeth {
         syndrome: UNLIMITED,
         msn: replay.msn,
@@ -210,7 +248,9 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
             return refused(replay.psn.plus(stream.next), NakCode::RemoteAccess);
         }
         (Pending::Stream(stream), Recorded::Read(reth)) => {
-            return Some(next_read_response(replay, stream, &reth, aeth, context));
+            return Some(next_read_response(
+                replay, stream, &reth, aeth, limit, context,
+            ));
         }
         (_, Recorded::Atomic(_, original)) => Body::AtomicAck(aeth, original),
         (_, _) => Body::ReadResponse(ReadPart::Only(aeth)),
@@ -219,26 +259,31 @@ fn next_packet(replay: &mut Replay, msn: u32, context: &Context) -> Option<Trans
     Some(response(replay.psn, body, context))
 }
 
-/// Builds the next READ response of `stream`, and advances `replay` past it.
+/// Builds the next READ responses of `stream`, `limit` at most, and advances `replay` past them. A
+/// response to data that the peer requested before is a train of its own.
 fn next_read_response(
     replay: &mut Replay,
     stream: Stream,
     reth: &Reth,
     aeth: Aeth,
+    limit: u32,
     context: &Context,
 ) -> Transmit {
     let mtu = context.settings.path_mtu.bytes();
     let offset = stream.next.saturating_mul(mtu);
     let left = stream.end.saturating_sub(offset);
-    let part = match (stream.begun, left > mtu) {
+    let limit = if stream.again { 1 } else { limit };
+    let count = left.div_ceil(mtu).clamp(1, limit.max(1));
+    let full = count.saturating_mul(mtu);
+    let part = match (stream.begun, left > full) {
         (false, true) => ReadPart::First(aeth),
         (false, false) => ReadPart::Only(aeth),
         (true, true) => ReadPart::Middle,
         (true, false) => ReadPart::Last(aeth),
     };
-    if left > mtu {
+    if left > full {
         replay.pending = Pending::Stream(Stream {
-            next: stream.next.wrapping_add(1),
+            next: stream.next.wrapping_add(count),
             begun: true,
             ..stream
         });
@@ -247,7 +292,8 @@ fn next_read_response(
     }
     let psn = replay.psn.plus(stream.next);
     let mut transmit = response(psn, Body::ReadResponse(part), context);
-    transmit.packet.payload_len = left.min(mtu);
+    transmit.packet.payload_len = left.min(full);
+    transmit.count = count;
     transmit.retransmission = stream.again;
     if left != 0 {
         transmit.source = Source::Remote {
@@ -282,6 +328,7 @@ fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
             body,
             payload_len: 0,
         },
+        count: 1,
         source: Source::None,
         retransmission: false,
     }

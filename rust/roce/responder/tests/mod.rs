@@ -163,7 +163,8 @@ impl Bench {
     }
 
     fn poll(&mut self) -> Option<Transmit> {
-        self.responder.poll_transmit(&self.context, &mut self.host)
+        self.responder
+            .poll_transmit(1, &self.context, &mut self.host)
     }
 
     fn poll_said(&mut self) -> Option<Said> {
