@@ -14,6 +14,7 @@ use core::{
 use kernel::{page::PAGE_SIZE, prelude::*};
 use roce::wr::AtomicOp;
 
+use super::copy::copy_bytes;
 use crate::bindings;
 
 /// Reason why an access to a span failed.
@@ -287,6 +288,31 @@ impl<'a> Span<'a> {
         })
     }
 
+    /// Copies the bytes of `source` to the span, from `offset` (in bytes) on. If both overlap, the
+    /// copied bytes are unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`SpanError::Range`] if the target is not within the span; [`SpanError::ReadOnly`] if the
+    /// bytes may only be read.
+    pub fn copy_from_span(&self, offset: usize, source: &Span<'_>) -> Result<(), SpanError> {
+        let mut done = 0usize;
+        self.part(offset, source.len)?
+            .for_each_writable_piece(|to, len| {
+                let part = source.part(done, len)?;
+                let mut to = to.as_ptr();
+                part.for_each_piece(|from, len| {
+                    // SAFETY: The pieces of `source` are valid for reads. Their lengths add up to
+                    // the length of a piece that is valid for writes from `to` on.
+                    unsafe { copy_or_move(to, from.as_ptr(), len) };
+                    to = to.wrapping_add(len);
+                    Ok::<(), SpanError>(())
+                })?;
+                done = done.wrapping_add(len);
+                Ok(())
+            })
+    }
+
     /// Executes the atomic operation `op` on the 8 bytes of the span. Returns the original value.
     /// Operands and result are in host byte order.
     ///
@@ -340,6 +366,24 @@ impl<'a> Span<'a> {
         // The process accesses them by atomics of the C11 model. If it accesses them otherwise, it
         // harms only its own data.
         Ok(unsafe { AtomicU64::from_ptr(word) })
+    }
+}
+
+/// Copies `len` bytes from `from` to `to`. Two regions may share pages, so both ranges may overlap.
+///
+/// # Safety
+///
+/// `from` must be valid for reads of `len` bytes, and `to` for writes of `len` bytes. No Rust
+/// reference to either range may exist.
+#[inline]
+unsafe fn copy_or_move(to: *mut u8, from: *const u8, len: usize) {
+    if (to as usize).abs_diff(from as usize) >= len {
+        // SAFETY: The caller guarantees that both ranges are valid (see `# Safety`). They do not
+        // overlap.
+        unsafe { copy_bytes(to, from, len) };
+    } else {
+        // SAFETY: The caller guarantees that both ranges are valid (see `# Safety`).
+        unsafe { bindings::memmove(to.cast(), from.cast(), len) };
     }
 }
 
@@ -406,6 +450,32 @@ mod tests {
             assert!(target.get(..offset) == background.get(..offset));
             assert!(target.get(end..) == background.get(end..));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn copies_from_span_to_span() -> Result {
+        let (memory, other) = (SharedMemory::new(BYTES)?, SharedMemory::new(BYTES)?);
+        let (pages, others) = (pages(&memory)?, pages(&other)?);
+        let (source, whole) = (span_of(&pages, 0, BYTES), span_of(&others, 0, BYTES));
+        assert_eq!(source.copy_from_slice(0, &pattern(3)?), Ok(()));
+        for (offset, len) in RANGES {
+            for at in [0, 1, PAGE_SIZE - 7]
+                .into_iter()
+                .filter(|at| at + len <= BYTES)
+            {
+                assert_eq!(whole.copy_from_slice(0, &pattern(99)?), Ok(()));
+                let part = source.part(offset, len).map_err(|_| EINVAL)?;
+                assert_eq!(whole.copy_from_span(at, &part), Ok(()));
+                let (mut target, background, bytes) = (pattern(0)?, pattern(99)?, pattern(3)?);
+                assert_eq!(whole.copy_to_slice(0, &mut target), Ok(()));
+                assert!(target.get(at..at + len) == bytes.get(offset..offset + len));
+                assert!(target.get(..at) == background.get(..at));
+                assert!(target.get(at + len..) == background.get(at + len..));
+            }
+        }
+        let short = span_of(&others, 5, 10);
+        assert_eq!(short.copy_from_span(1, &short), Err(SpanError::Range));
         Ok(())
     }
 

@@ -53,6 +53,9 @@ struct Control {
     origin: Origin,
     /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
+    /// Number of packets of the train that were received before. `None` if the buffer holds a
+    /// packet.
+    train: Option<u32>,
 }
 
 /// The control block of a buffer has 48 bytes, and the alignment of a double word
@@ -215,6 +218,7 @@ impl RxSkb {
             trusted,
             origin,
             sender,
+            train: None,
         };
         // SAFETY: The owner of a buffer may use its control block, which has the size and alignment
         // of a `Control`.
@@ -306,6 +310,20 @@ impl RxSkb {
     pub fn sender(&self) -> Option<u32> {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).sender }
+    }
+
+    /// Returns how many packets of the train in the buffer were received before. Returns `None` if
+    /// the buffer holds a packet. A train has a description of its payload in place of the payload.
+    pub fn train(&self) -> Option<u32> {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*self.control()).train }
+    }
+
+    /// Marks the buffer as one that holds a train, of which `count` packets were received before.
+    pub fn set_train(&mut self, count: u32) {
+        // SAFETY: The control block holds a `Control` by the type invariant. `self` owns the
+        // buffer.
+        unsafe { (*self.control()).train = Some(count) };
     }
 
     /// Returns whether this host's IP layer sent the packet.
