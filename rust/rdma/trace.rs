@@ -11,6 +11,8 @@
 use kernel::bindings::tracepoint;
 use kernel::{ffi::c_char, prelude::*};
 use roce::{
+    mtu::Mtu,
+    train::Train,
     transmit::Transmit,
     wire::packet::{Aeth, Body, Packet, Syndrome},
 };
@@ -90,11 +92,15 @@ events! {
 }
 
 /// Emits the events of a packet that QP `qpn` sends: `rrxe_packet_out`, `rrxe_retransmit` for a
-/// retransmission, and `rrxe_nak_out` for a NAK or RNR NAK.
+/// retransmission, and `rrxe_nak_out` for a NAK or RNR NAK. Emits those of each packet of a train.
+/// `mtu` is the path MTU of the QP.
 #[inline(always)]
-pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
+pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit, mtu: Mtu) {
     if packet_out_enabled() || retransmit_enabled() || nak_out_enabled() {
-        trace_packet_out(device, qpn, transmit);
+        let train = transmit.train(mtu);
+        for index in 0..train.count {
+            trace_packet_out(device, qpn, &train.packet(index).0, transmit.retransmission);
+        }
     }
 }
 
@@ -102,15 +108,14 @@ pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
 /// inlined check small.
 #[cold]
 #[inline(never)]
-fn trace_packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
-    let packet = &transmit.packet;
+fn trace_packet_out(device: &IbDevice, qpn: u32, packet: &Packet, retransmission: bool) {
     let (dest, psn) = (packet.bth.dest.get(), packet.bth.psn.get());
     let (opcode, length) = (packet.opcode(), packet.payload_len);
     if packet_out_enabled() {
         // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
         unsafe { report_packet_out(device.name_ptr(), qpn, dest, opcode, psn, length) };
     }
-    if retransmit_enabled() && transmit.retransmission {
+    if retransmit_enabled() && retransmission {
         // SAFETY: `device` is borrowed for the call, so its name is a valid string during the call.
         unsafe { report_retransmit(device.name_ptr(), qpn, dest, opcode, psn, length) };
     }
@@ -123,12 +128,14 @@ fn trace_packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit) {
     }
 }
 
-/// Emits the events of a `packet` that QP `qpn` received from its peer: `rrxe_packet_in`, and
-/// `rrxe_nak_in` for a NAK or RNR NAK.
+/// Emits the events of each packet of a `train` that QP `qpn` received from its peer:
+/// `rrxe_packet_in`, and `rrxe_nak_in` for a NAK or RNR NAK.
 #[inline(always)]
-pub fn packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
+pub fn packet_in(device: &IbDevice, qpn: u32, train: &Train) {
     if packet_in_enabled() || nak_in_enabled() {
-        trace_packet_in(device, qpn, packet);
+        for index in 0..train.count {
+            trace_packet_in(device, qpn, &train.packet(index).0);
+        }
     }
 }
 

@@ -75,7 +75,8 @@ pub struct Registration {
 /// `map_mr_sg` lists the pages or pieces for the next registration. A REG_MR work request makes
 /// them valid. A LOCAL_INV work request or a peer's SEND WITH INVALIDATE frees the region again.
 ///
-/// All methods may be called in any context.
+/// All methods may be called in any context up to softirq. While the lock is held, the data path
+/// takes locks that a hard interrupt may not wait for.
 #[pin_data]
 pub struct FastMemory {
     kind: FastKind,

@@ -10,4 +10,5 @@ pub(crate) mod netns;
 pub(crate) mod outgoing;
 pub(crate) mod path;
 pub(crate) mod rx;
+pub(crate) mod train;
 pub(crate) mod tx;

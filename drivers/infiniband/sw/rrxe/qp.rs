@@ -33,6 +33,8 @@ mod run_budget;
 mod schedule;
 pub(crate) mod send_queue;
 pub(crate) mod sge;
+mod train;
+pub(crate) mod train_source;
 pub(crate) mod turn;
 pub(crate) mod wqe;
 
@@ -78,7 +80,7 @@ use crate::{
     provider::Rrxe,
     qp::{
         cached_state::CachedState, engine::Core, filter::Filter, flags::QpFlags,
-        kernel_queue::KernelQueue, turn::Turn,
+        kernel_queue::KernelQueue, train_source::TrainSource, turn::Turn,
     },
     verbs::{cq::Cq, pd::Pd, srq::Srq},
 };
@@ -116,6 +118,9 @@ pub(crate) struct Qp {
     /// [`limits::INBOX`](crate::limits::INBOX).
     #[pin]
     pub(crate) inbox: SkbQueue,
+    /// Permission for receivers to read the memory of trains that the QP has sent.
+    #[pin]
+    pub(crate) train_source: TrainSource,
     /// Copy of the peer's addresses, by which receivers without the turn lock refuse packets of
     /// other senders.
     pub(crate) filter: Filter,
@@ -207,6 +212,7 @@ impl Qp {
         if core.as_ref().is_some_and(|core| core.sq.binds()) {
             self.unbind_windows();
         }
+        self.train_source.end_session();
         self.remove_from_cqs();
         self.deferred_permit.close();
         if let Some(doorbell) = &self.doorbell {

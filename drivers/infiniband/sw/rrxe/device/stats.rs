@@ -52,6 +52,8 @@ pub(crate) enum Counter {
     SentBytes,
     /// Bytes of payload received.
     ReceivedBytes,
+    /// Trains of packets sent to QPs of the device.
+    SentTrains,
     /// Packets for a QP with a source or destination address other than that of the QP's path.
     DropPeer,
     /// Packets for a QP that came in through a network device on which their destination address
@@ -98,6 +100,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"rdma_recvs"),
     CounterName::new(c"sent_bytes"),
     CounterName::new(c"rcvd_bytes"),
+    CounterName::new(c"sent_trains"),
     CounterName::new(c"drop_peer"),
     CounterName::new(c"drop_interface"),
     CounterName::new(c"drop_service"),
@@ -141,10 +144,10 @@ impl Counters {
         }
     }
 
-    /// Counts a sent packet with `length` bytes of payload.
+    /// Counts `count` sent packets with `length` bytes of payload in all.
     #[inline]
-    pub(crate) fn add_sent(&self, length: u32) {
-        self.add(Counter::SentPackets, 1);
+    pub(crate) fn add_sent(&self, count: u32, length: u32) {
+        self.add(Counter::SentPackets, u64::from(count));
         self.add(Counter::SentBytes, u64::from(length));
     }
 

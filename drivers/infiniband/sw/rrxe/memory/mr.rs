@@ -11,6 +11,7 @@
 
 mod odp;
 mod register;
+mod resident;
 mod undo;
 
 use core::{

@@ -5,7 +5,8 @@
 
 use kernel::sync::Arc;
 use rdma::{
-    net::skb::{Discard, Ingress},
+    device::gid::Gid,
+    net::skb::{Discard, Ingress, RxSkb},
     support::table::LastLookup,
 };
 use roce::{
@@ -39,15 +40,33 @@ pub(crate) fn deliver(
         counters.count(Count::SendErr);
         return TxOutcome::Dropped;
     };
-    let (qpn, address) = (packet.bth.dest, endpoints.destination);
-    let peer: Option<Arc<Qp>> = qp
-        .net
-        .with_cached_qp(recent, qpn, address, |peer| peer.into());
-    let Some(peer) = peer else {
+    let Some(peer) = find(qp, packet.bth.dest, endpoints.destination, recent) else {
         qp.net.drops.discard(skb, Discard::NoQueuePair);
         return TxOutcome::Left;
     };
-    let sender = Some(qp.qpn.get());
+    hand_over(qp, peer, skb, packet, effects)
+}
+
+/// Returns the QP `qpn` of this host, which has the address `address`. `recent` caches the look-up.
+pub(crate) fn find(
+    qp: &Qp,
+    qpn: Qpn,
+    address: Gid,
+    recent: &mut LastLookup<Qp>,
+) -> Option<Arc<Qp>> {
+    qp.net
+        .with_cached_qp(recent, qpn, address, |peer| peer.into())
+}
+
+/// Puts a packet or a train of `qp` into the inbox of `peer`, as [`deliver`] does.
+pub(crate) fn hand_over(
+    qp: &Qp,
+    peer: Arc<Qp>,
+    skb: RxSkb,
+    packet: &Packet,
+    effects: &mut RunEffects,
+) -> TxOutcome {
+    let (sender, endpoints) = (Some(qp.qpn.get()), skb.endpoints());
     if !peer.admit(packet, &endpoints, Ingress::default(), sender) {
         skb.discard(Discard::NoQueuePair);
         return TxOutcome::Left;

@@ -15,7 +15,10 @@ use rdma::{
     verbs::mr::{Span, SpanError},
 };
 use roce::{
+    host::AccessFault,
     ids::Qpn,
+    mtu::Mtu,
+    train::Train,
     wire::{
         self,
         grh::{self, GRH_LEN},
@@ -27,20 +30,37 @@ use roce::{
 
 use crate::{
     limits::{accounts::Payer, softirq_time::CopyBucket},
-    net::{drops::Drops, netns::NetContext},
+    memory::mr::MrTable,
+    net::{drops::Drops, netns::NetContext, train},
     qp::Qp,
 };
 
-/// A packet with decoded headers.
+/// A packet with decoded headers, or a train (`net/train.rs`).
 pub(crate) struct RxPacket {
     /// The socket buffer.
     pub(crate) skb: RxSkb,
     /// The decoded headers.
     pub(crate) packet: Packet,
-    /// Offset of the payload from the BTH, in bytes.
-    pub(crate) payload_offset: usize,
+    /// Number of packets. More than one only if the buffer holds a train.
+    pub(crate) count: u32,
+    /// Path MTU of the sender of a train.
+    mtu: Mtu,
+    /// Offset of the payload from the BTH, in bytes. In a train, offset of the payload's
+    /// description.
+    payload_offset: usize,
+    /// Number of bytes of a train's payload before the payload of `packet`.
+    skipped: u32,
+    /// Sender of a train, if it still exists.
+    sender: Option<Arc<Qp>>,
     /// Source and destination address.
     pub(crate) endpoints: Endpoints,
+}
+
+/// Part of a train that was received before: a number of packets, and the bytes of their payload.
+#[derive(Clone, Copy)]
+pub(crate) struct Selection {
+    received: u32,
+    skipped: u32,
 }
 
 impl RxPacket {
@@ -54,16 +74,86 @@ impl RxPacket {
             None => Err(DropReason::TooShort),
         };
         match decoded {
-            Ok(decoded) => Some(Self {
-                endpoints: skb.endpoints(),
-                skb,
-                packet: decoded.packet,
-                payload_offset: decoded.payload_offset,
-            }),
+            Ok(decoded) => {
+                let packet = Self {
+                    endpoints: skb.endpoints(),
+                    skb,
+                    packet: decoded.packet,
+                    count: 1,
+                    mtu: Mtu::Bytes4096,
+                    payload_offset: decoded.payload_offset,
+                    skipped: 0,
+                    sender: None,
+                };
+                match packet.skb.train() {
+                    Some(received) => packet.into_train(received, drops),
+                    None => Some(packet),
+                }
+            }
             Err(reason) => {
                 drops.discard(skb, Discard::Malformed(reason));
                 None
             }
+        }
+    }
+
+    /// Turns the packet into the train that its buffer holds, without the first `received` packets.
+    /// Frees the buffer if none is left.
+    #[cold]
+    fn into_train(mut self, received: u32, drops: &Drops) -> Option<Self> {
+        let payload = self.train_payload();
+        let rest = payload.and_then(|payload| {
+            self.packet.payload_len = payload.length;
+            let train = Train {
+                packet: self.packet,
+                count: payload.count,
+                mtu: payload.mtu,
+            };
+            train.skip(received)
+        });
+        let Some((rest, skipped)) = rest else {
+            drops.discard(self.skb, Discard::Malformed(DropReason::TooShort));
+            return None;
+        };
+        (self.packet, self.count, self.skipped) = (rest.packet, rest.count, skipped);
+        self.mtu = rest.mtu;
+        Some(self)
+    }
+
+    /// Returns the description of the payload, if the buffer holds a train.
+    pub(crate) fn train_payload(&self) -> Option<train::Payload> {
+        self.skb.train()?;
+        train::Payload::decode(self.skb.linear().get(self.payload_offset..)?)
+    }
+
+    /// Returns the packets as a train.
+    pub(crate) fn train(&self) -> Train {
+        Train {
+            packet: self.packet,
+            count: self.count,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Sets the sender of a train, whose memory holds the payload.
+    pub(crate) fn set_sender(&mut self, sender: Option<Arc<Qp>>) {
+        self.sender = sender;
+    }
+
+    /// Turns the packet, which is `train`, into packet `index` of it. The buffer keeps the train
+    /// without the packets before this one. `first` is what was received of it before.
+    pub(crate) fn select(&mut self, train: &Train, first: &Selection, index: u32) {
+        let (packet, offset) = train.packet(index);
+        (self.packet, self.count) = (packet, 1);
+        self.skipped = first.skipped.saturating_add(offset);
+        self.skb.set_train(first.received.saturating_add(index));
+    }
+
+    /// Returns how much of the train in the buffer was received before.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection {
+            received: self.skb.train().unwrap_or(0),
+            skipped: self.skipped,
         }
     }
 
@@ -72,15 +162,40 @@ impl RxPacket {
         self.skb
     }
 
-    /// Copies payload from `offset` on until `span` is full.
+    /// Copies payload from `offset` on until `span` is full. `mrs` are the memory regions of the
+    /// device.
     ///
     /// # Errors
     ///
-    /// [`SpanError::Range`] if there is less payload; [`SpanError::ReadOnly`] if the span may not
-    /// be written.
-    pub(crate) fn copy_payload(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanError> {
-        let start = self.locate(offset, span.len())?;
-        self.skb.copy_to_span(start, span)
+    /// `Denied` if there is less payload or the span may not be written; `Retry` if a train's
+    /// payload can't be read any more.
+    pub(crate) fn copy_payload(
+        &self,
+        offset: u32,
+        span: &Span<'_>,
+        mrs: &MrTable,
+    ) -> Result<(), AccessFault> {
+        let start = self
+            .locate(offset, span.len())
+            .map_err(|_| AccessFault::Denied)?;
+        match self.skb.train() {
+            None => self
+                .skb
+                .copy_to_span(start, span)
+                .map_err(|_| AccessFault::Denied),
+            Some(_) => self.copy_train(offset, span, mrs),
+        }
+    }
+
+    /// Works as [`Self::copy_payload`] for a train.
+    #[inline(never)]
+    fn copy_train(&self, offset: u32, span: &Span<'_>, mrs: &MrTable) -> Result<(), AccessFault> {
+        let payload = self.train_payload().ok_or(AccessFault::Retry)?;
+        let sender = self.sender.as_ref().ok_or(AccessFault::Retry)?;
+        let offset = self.skipped.saturating_add(offset);
+        let copy = || payload.copy_to(offset, span, mrs);
+        let copied = sender.train_source.within(payload.session, copy);
+        copied.unwrap_or(Err(AccessFault::Retry))
     }
 
     /// Copies payload from `offset` on until `to` is full.

@@ -13,10 +13,10 @@ use rdma::{
 };
 use roce::{
     ids::Qpn,
-    transmit::Transmit,
     wire::{
         self,
         icrc::{self, IPV6_LEN, UDP_LEN},
+        packet::Packet,
         BTH_LEN, ICRC_LEN, UDP_PORT,
     },
 };
@@ -61,8 +61,7 @@ impl<'a> PacketBuilder<'a> {
     /// # Context
     ///
     /// Bottom halves disabled.
-    pub(crate) fn new(address: &'a Address, route: &'a Route, transmit: &Transmit) -> Option<Self> {
-        let packet = &transmit.packet;
+    pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
         let header = packet.encode();
         let payload = packet.payload_len;
         let headroom = route
@@ -140,6 +139,14 @@ impl<'a> PacketBuilder<'a> {
     pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
         let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
         packet.into_rx(sender.get()).ok()
+    }
+
+    /// Works as [`Self::into_local`] for a train, whose payload's description is the payload of the
+    /// buffer.
+    pub(crate) fn into_train(self, sender: Qpn) -> Option<RxSkb> {
+        let mut skb = self.into_local(sender)?;
+        skb.set_train(0);
+        Some(skb)
     }
 
     /// Adds IP header, UDP header, pad and ICRC.

@@ -121,10 +121,20 @@ impl Qp {
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
         unused = core.engine.enlarge_replays(replays);
         let now = self.now();
+        // RESET and ERR end the peer's access and give the owner its memory back. RESET completes no
+        // work request, and ERR may have none to complete.
+        if matches!(change.attrs.state, Some(QpState::Reset | QpState::Err)) {
+            self.train_source.end_session();
+        }
+        let could_read = core.engine.attrs().settings.access.read;
         core.with_engine(self, None, effects, |engine, host| {
             engine.modify(now, &change.attrs, host)
         })
         .map_err(|_| EINVAL)?;
+        // A peer that may no longer READ receives no responses that are on the way.
+        if could_read && !core.engine.attrs().settings.access.read {
+            self.train_source.end_session();
+        }
         let state = core.engine.state();
         self.cache_state(state);
         core.error_poll = ErrorPoll::new();
@@ -138,7 +148,8 @@ impl Qp {
             core.parked.clear();
             // Receivers push further packets meanwhile. A run drops these, because the QP is in
             // RESET.
-            for _ in 0..limits::INBOX {
+            // Receivers on several CPUs may have exceeded the inbox's limit by a packet each.
+            for _ in 0..2 * limits::INBOX {
                 if self.inbox.pop().is_none() {
                     break;
                 }

@@ -21,7 +21,7 @@ use roce::{
 };
 
 use crate::{
-    device::stats::{Counter, Counters},
+    device::stats::Counters,
     gsi::Gsi,
     limits::INBOX,
     memory::{mr::Mr, mw::RemoteContext, remote::RemoteRange},
@@ -42,6 +42,7 @@ use crate::{
         recv_queue::RecvQueue,
         send_queue::SendQueue,
         sge::OwnMemory,
+        train::{self, Trains},
         Qp,
     },
     verbs::pd::Pd,
@@ -56,7 +57,7 @@ const BUDGET: u32 = 32;
 /// sends all the time would keep the QP from sending.
 const MIN_SENDS: u32 = 4;
 
-/// Number of runs that empty a full inbox.
+/// Number of runs that empty a full inbox of packets. One of trains may take more runs.
 const INBOX_RUNS: u32 = INBOX.div_ceil(BUDGET);
 
 /// The state of a QP that the turn lock (`qp/turn.rs`) protects.
@@ -81,6 +82,8 @@ pub(crate) struct Core {
     pub(crate) peer_region: LastLookup<Mr>,
     /// QP of this host to which the QP sent last.
     pub(crate) local_qp: LastLookup<Qp>,
+    /// State of the trains that the QP sends.
+    pub(crate) trains: Trains,
     /// Accesses and packets that wait for a page fault.
     pub(crate) parked: Parked,
     /// Times at which the QP polls its receive queue in the error state.
@@ -161,6 +164,7 @@ impl Core {
             state: Some(QpState::Err),
             ..Attrs::default()
         };
+        qp.train_source.end_session();
         effects.events.insert(roce::host::Event::QpFatal);
         let now = qp.now();
         let _ = self.with_engine(qp, None, effects, |engine, host| {
@@ -257,13 +261,13 @@ impl Core {
     ) -> bool {
         // `effects` has room for one shared receive queue of an XRC domain.
         while *budget > 0 && effects.xrc_srq.is_none() {
-            let Some(packet) = arrivals.next(&qp.net.drops) else {
+            let Some(mut packet) = arrivals.next(&qp.net.drops) else {
                 break;
             };
-            *budget = budget.wrapping_sub(1);
-            if !self.take_in(qp, now, &packet, effects) {
+            *budget = budget.saturating_sub(1);
+            if !self.take_in(qp, now, &mut packet, budget, effects) {
                 arrivals.put_back(packet);
-                return false;
+                return !self.parked.is_parked();
             }
         }
         true
@@ -273,7 +277,8 @@ impl Core {
     ///
     /// If packets are still `waiting` to be taken in, a timeout is postponed: they may be the
     /// responses that the engine would take for lost. After [`INBOX_RUNS`] runs all packets that
-    /// came before the timeout have been taken in. The timeout does not wait for later packets.
+    /// came before the timeout have been taken in, unless trains were among them. The timeout does
+    /// not wait for later packets.
     fn keep_time(&mut self, qp: &Qp, now: Instant, waiting: bool, effects: &mut RunEffects) {
         let due = self.is_due(now);
         if due && waiting && self.postponed_runs < INBOX_RUNS {
@@ -288,13 +293,15 @@ impl Core {
         }
     }
 
-    /// Takes in a packet. Returns `false` if memory that the packet needs is absent, so that the
-    /// packet must be taken in again.
+    /// Takes in a packet or a train. The run's `budget` has paid for one packet. Returns `false` if
+    /// the budget ends within the train, or if memory that a packet needs is absent. Then the rest
+    /// must be taken in again.
     fn take_in(
         &mut self,
         qp: &Qp,
         now: Instant,
-        packet: &RxPacket,
+        packet: &mut RxPacket,
+        budget: &mut u32,
         effects: &mut RunEffects,
     ) -> bool {
         let (ingress, sender) = (packet.skb.ingress(), packet.skb.sender());
@@ -307,16 +314,16 @@ impl Core {
             qp.trace_drop(packet.packet.bth.psn, reason);
             return true;
         }
+        if packet.skb.train().is_some() {
+            return self.take_in_train(qp, now, packet, budget, effects);
+        }
         self.with_engine(qp, Some(packet), effects, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);
         });
         if self.parked.is_busy() && self.parked.is_parked() {
             return false;
         }
-        trace::packet_in(qp.device.link.device(), qp.qpn.get(), &packet.packet);
-        self.counters.add(Counter::ReceivedPackets, 1);
-        self.counters
-            .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
+        self.count_received(qp, &packet.train());
         self.receive_probe(qp, now, effects);
         true
     }
@@ -366,11 +373,15 @@ impl Core {
             };
             // Sent here and not in `build_next`, whose stack frame is gone by now: the network
             // stack needs the rest of the kernel stack.
-            if let Next::Send(outgoing, transmit) = next {
-                let sent = outgoing.send(&self.peer, &qp.tx_limit);
-                self.handle_sent(qp, now, &transmit, sent, effects);
-            }
-            *budget = budget.wrapping_sub(1);
+            let count = match next {
+                Next::Send(outgoing, transmit) => {
+                    let sent = outgoing.send(&self.peer, &qp.tx_limit);
+                    self.handle_sent(qp, now, &transmit, sent, effects);
+                    1
+                }
+                Next::Done(count) => count,
+            };
+            *budget = budget.saturating_sub(train::cost(count));
         }
     }
 
@@ -393,12 +404,25 @@ impl Core {
         let next = if parked_transmit.is_some() {
             parked_transmit.as_ref()
         } else {
+            let limit = self.train_limit();
             polled = self.with_engine(qp, None, effects, |engine, host| {
-                engine.poll_transmit(now, host)
+                engine.poll_train(now, limit, host)
             });
             polled.as_ref()
         };
         let transmit = next?;
+        if transmit.count > 1 {
+            match self.send_train(qp, transmit, effects) {
+                Some(TxOutcome::Left | TxOutcome::Lost) => {}
+                Some(TxOutcome::Dropped) => self.engine.transmit_dropped(now, transmit),
+                None => {
+                    self.engine.withdraw(transmit);
+                    self.trains.singles = transmit.count;
+                    return Some(Next::Done(1));
+                }
+            }
+            return Some(Next::Done(transmit.count));
+        }
         match self.build(qp, transmit, effects) {
             Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
             Ok(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
@@ -411,7 +435,7 @@ impl Core {
                 engine.transmit_failed(now, transmit, fault, host);
             }),
         }
-        Some(Next::Done)
+        Some(Next::Done(1))
     }
 
     /// Handles the result of the network stack for a packet: counts it, and tells the engine of a
@@ -426,7 +450,7 @@ impl Core {
         effects: &mut RunEffects,
     ) {
         let Err(error) = sent else {
-            return self.counters.add_sent(transmit.packet.payload_len);
+            return self.counters.add_sent(1, transmit.packet.payload_len);
         };
         self.counters.count(Count::SendErr);
         if error != EMSGSIZE {
@@ -474,7 +498,7 @@ impl Core {
             _ => self.peer.connected(),
         };
         let frame =
-            resolved.and_then(|(address, route)| PacketBuilder::new(address, route, transmit));
+            resolved.and_then(|(address, route)| PacketBuilder::new(address, route, packet));
         let Some(mut frame) = frame else {
             counters.count(Count::SendErr);
             return Ok(Built::Handled(TxOutcome::Dropped));
@@ -514,11 +538,13 @@ impl Core {
             counters.add(reason, 1);
             return Ok(Built::Handled(TxOutcome::Lost));
         }
-        trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit);
+        let mtu = self.engine.path_mtu();
+        trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit, mtu);
+        self.trains.is_local = frame.is_local();
         if frame.is_local() {
             let outcome = local::deliver(qp, counters, frame, packet, &mut self.local_qp, effects);
             if outcome == TxOutcome::Left {
-                counters.add_sent(length);
+                counters.add_sent(1, length);
             }
             return Ok(Built::Handled(outcome));
         }
@@ -546,8 +572,8 @@ enum Built {
 enum Next {
     /// The packet is built, and the network stack has to send it.
     Send(Outgoing, Transmit),
-    /// The packet needs no more work.
-    Done,
+    /// This many packets need no more work.
+    Done(u32),
 }
 
 /// Outcome of a packet that the network stack does not have to send.

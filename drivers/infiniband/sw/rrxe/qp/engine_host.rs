@@ -161,9 +161,17 @@ impl Memory for EngineHost<'_> {
     fn write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault> {
         let packet = self.packet.ok_or(AccessFault::Failed)?;
         let range = self.range(rkey, va, packet.packet.payload_len, RemoteAccess::Write)?;
-        let copy = |span: Span<'_>| packet.copy_payload(0, &span);
-        self.with_remote(&range, copy)?
-            .map_err(|_| AccessFault::Failed)
+        let mrs = self.own.mrs;
+        let copy = |span: Span<'_>| packet.copy_payload(0, &span, mrs);
+        let copied = match packet.count {
+            1 => self.with_remote(&range, copy)?,
+            // Other memory is written packet by packet.
+            _ => mrs.with_resident_range(&range, copy)?,
+        };
+        copied.map_err(|fault| match fault {
+            AccessFault::Retry => fault,
+            _ => AccessFault::Failed,
+        })
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
@@ -298,6 +306,9 @@ impl EngineHost<'_> {
 
 impl Completions for EngineHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {
+        if wc.status != WcStatus::Success {
+            self.qp.train_source.end_session();
+        }
         let Some(cq) = &self.qp.send_cq else {
             return;
         };
@@ -310,6 +321,9 @@ impl Completions for EngineHost<'_> {
     }
 
     fn complete_recv(&mut self, wc: RecvWc) {
+        if wc.status != WcStatus::Success {
+            self.qp.train_source.end_session();
+        }
         if let Some(cq) = &self.qp.recv_cq {
             // Kernel consumers derive the address of a response from the completion's fields.
             let arrival = match self.packet {
@@ -338,6 +352,13 @@ impl Completions for EngineHost<'_> {
     }
 
     fn raise(&mut self, event: Event) {
+        match event {
+            Event::CommEst | Event::SqDrained => {}
+            // The owner learns of the error state, in which no peer has access.
+            Event::QpFatal | Event::QpReqErr | Event::QpAccessErr | Event::LastWqeReached => {
+                self.qp.train_source.end_session();
+            }
+        }
         self.effects.events.insert(event);
     }
 

@@ -261,7 +261,9 @@ impl RecvQueue {
         let pd = self.pd(own.pd)?;
         let own = OwnMemory { pd, ..own };
         sge::write(self.held.sges(), 0, frame.len(), own, |span, at| {
-            frame.copy_to_span(at as usize, span)
+            frame
+                .copy_to_span(at as usize, span)
+                .map_err(|_| AccessFault::Denied)
         })
     }
 

@@ -20,7 +20,7 @@ use roce::{
 use crate::{
     limits,
     memory::{mr::MrTable, mw::Bind},
-    net::{rx::RxPacket, tx::Payload},
+    net::{rx::RxPacket, train, tx::Payload},
     qp::{
         peer::Destination,
         sge::{self, read_sges, OwnMemory},
@@ -343,6 +343,35 @@ impl SendQueue {
                 Ok(())
             },
         )
+    }
+
+    /// Returns the SGEs of `length` bytes of the message, from `offset` on, for a train. Returns
+    /// `None` if the payload is inline, or lies in too many SGEs.
+    pub(crate) fn train_sges(
+        &self,
+        slot: SendSlot,
+        offset: u32,
+        length: u32,
+    ) -> Option<[Sge; train::MAX_SGES]> {
+        if self.payload(slot).inline {
+            return None;
+        }
+        let mut parts = [Sge::default(); train::MAX_SGES];
+        let mut free = parts.iter_mut();
+        let (mut skip, mut left) = (offset, length);
+        for sge in self.sges(slot) {
+            let here = sge.length.saturating_sub(skip).min(left);
+            if here != 0 {
+                *free.next()? = Sge {
+                    addr: sge.addr.wrapping_add(u64::from(skip)),
+                    length: here,
+                    lkey: sge.lkey,
+                };
+                left = left.wrapping_sub(here);
+            }
+            skip = skip.saturating_sub(sge.length);
+        }
+        (left == 0).then_some(parts)
     }
 
     /// Appends `length` bytes of inline payload, from `offset` on, to a packet or frame.

@@ -6,10 +6,7 @@
 //! Keys are looked up at every use, so a region that was deregistered meanwhile is not found.
 
 use rdma::{
-    abi::ring::Ring,
-    memory::odp::LONGEST_SPAN,
-    support::table::LastLookup,
-    verbs::mr::{Span, SpanError},
+    abi::ring::Ring, memory::odp::LONGEST_SPAN, support::table::LastLookup, verbs::mr::Span,
 };
 use roce::{
     host::{AccessFault, LocalAccess, ScatterFault},
@@ -89,7 +86,7 @@ pub(crate) fn walk(
     length: u32,
     access: LocalAccess,
     own: OwnMemory<'_>,
-    mut visit: impl FnMut(&Span<'_>, u32) -> Result<(), WcStatus>,
+    mut visit: impl FnMut(&Span<'_>, u32) -> Result<(), ScatterFault>,
 ) -> Result<(), ScatterFault> {
     let OwnMemory {
         mrs,
@@ -133,17 +130,21 @@ pub(crate) fn walk(
 ///
 /// # Errors
 ///
-/// The errors of [`walk`], and `LocProtErr` if `copy` fails.
+/// The errors of [`walk`]. If `copy` fails, [`ScatterFault::Retry`] for `Retry` and `LocProtErr`
+/// for any other error.
 pub(crate) fn write(
     sges: &[Sge],
     offset: u32,
     length: u32,
     own: OwnMemory<'_>,
-    mut copy: impl FnMut(&Span<'_>, u32) -> Result<(), SpanError>,
+    mut copy: impl FnMut(&Span<'_>, u32) -> Result<(), AccessFault>,
 ) -> Result<(), ScatterFault> {
     let access = LocalAccess::Write;
     walk(sges, offset, length, access, own, |span, done| {
-        copy(span, done).map_err(|_| WcStatus::LocProtErr)
+        copy(span, done).map_err(|fault| match fault {
+            AccessFault::Retry => ScatterFault::Retry,
+            _ => ScatterFault::Failed(WcStatus::LocProtErr),
+        })
     })
 }
 
@@ -158,10 +159,53 @@ pub(crate) fn scatter(
     packet: &RxPacket,
     own: OwnMemory<'_>,
 ) -> Result<(), ScatterFault> {
+    let mrs = own.mrs;
+    if packet.count > 1 {
+        return scatter_train(sges, offset, packet, mrs, own.pd);
+    }
     let length = packet.packet.payload_len;
     write(sges, offset, length, own, |span, done| {
-        packet.copy_payload(done, span)
+        packet.copy_payload(done, span, mrs)
     })
+}
+
+/// Copies the payload of several packets of a train to the list, from byte `offset` on, if the
+/// memory of both ends is always resident.
+///
+/// # Errors
+///
+/// [`ScatterFault::Retry`] for any other memory and for any error. The packets are then copied one
+/// by one.
+fn scatter_train(
+    sges: &[Sge],
+    offset: u32,
+    packet: &RxPacket,
+    mrs: &MrTable,
+    pd: PdId,
+) -> Result<(), ScatterFault> {
+    let length = packet.packet.payload_len;
+    let (mut skip, mut done) = (offset, 0u32);
+    for sge in sges {
+        let here = sge
+            .length
+            .saturating_sub(skip)
+            .min(length.wrapping_sub(done));
+        if here != 0 {
+            let piece = Sge {
+                addr: sge.addr.wrapping_add(u64::from(skip)),
+                length: here,
+                lkey: sge.lkey,
+            };
+            mrs.with_resident(pd, &piece, LocalAccess::Write, |span| {
+                packet.copy_payload(done, &span, mrs)
+            })
+            .and_then(|copied| copied)
+            .map_err(|_| ScatterFault::Retry)?;
+            done = done.wrapping_add(here);
+        }
+        skip = skip.saturating_sub(sge.length);
+    }
+    (done == length).then_some(()).ok_or(ScatterFault::Retry)
 }
 
 /// Copies `bytes` to the list, from byte `offset` on. For short data.
@@ -179,7 +223,9 @@ pub(crate) fn scatter_bytes(
     write(sges, offset, length, own, |span, done| {
         let from = done as usize;
         let piece = bytes.get(from..from.saturating_add(span.len()));
-        span.copy_from_slice(0, piece.ok_or(SpanError::Range)?)
+        let piece = piece.ok_or(AccessFault::Denied)?;
+        span.copy_from_slice(0, piece)
+            .map_err(|_| AccessFault::Denied)
     })
 }
 

@@ -30,7 +30,7 @@ pub(crate) const RECV_HEADER: usize = recv_wqe::PAYLOAD;
 pub(crate) const SGE_SIZE: usize = sge::SIZE;
 
 /// A scatter/gather element.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sge {
     /// Address of the first byte, as the poster names it (IOVA).
     pub(crate) addr: u64,
