@@ -146,9 +146,8 @@ impl Qp {
             core.peer.forget();
             self.filter.set(None);
             core.parked.clear();
-            // Receivers push further packets meanwhile. A run drops these, because the QP is in
-            // RESET.
-            // Receivers on several CPUs may have exceeded the inbox's limit by a packet each.
+            // Receivers on several CPUs may have exceeded the inbox's limit by a packet each. They
+            // push further packets meanwhile. A run drops these, because the QP is in RESET.
             for _ in 0..2 * limits::INBOX {
                 if self.inbox.pop().is_none() {
                     break;
