@@ -64,7 +64,7 @@ impl Core {
             self.trains.singles = left;
             return 1;
         }
-        MAX_BYTES >> self.engine.path_mtu().bytes().trailing_zeros()
+        MAX_BYTES.wrapping_shr(self.engine.path_mtu().bytes().trailing_zeros())
     }
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
