@@ -42,8 +42,8 @@ impl Psn {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
-    /// Returns how many packets `self` comes after `earlier`, 0 … 2²⁴−1, counted forward round
-    /// the circle. If `self` comes before `earlier`, the result is above 2²³−1.
+    /// Returns how many packets `self` comes after `earlier`, 0 … 2²⁴−1, counted forward
+    /// round the circle. If `self` comes before `earlier`, the result is above 2²³−1.
     pub const fn ahead_of(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }

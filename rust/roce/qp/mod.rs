@@ -318,8 +318,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if !may_send {
             return None;
         }
-        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK. The
-        // host must read the memory of each now, because the owner will use it for something else.
+        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
+        // The host must read the memory of each now, because the owner will use it for something
+        // else.
         let limit = if self.flushes() { 1 } else { limit };
         self.responder.poll_transmit(limit, &self.context, host)
     }

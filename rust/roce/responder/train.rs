@@ -10,8 +10,9 @@ use crate::wire::packet::{Body, WritePart};
 
 impl<R: Slots<Replay>> Responder<R> {
     /// Carries out a train of a SEND or an RDMA WRITE as one. Returns `false` if it can't.
-    /// Then a receive WQE may be held, and bytes of its buffer or of the range of the RDMA WRITE may
-    /// be written. Nothing else has changed, so the packets of the train can be processed one by one.
+    /// Then a receive WQE may be held, and bytes of its buffer or of the range of the RDMA
+    /// WRITE may be written. Nothing else has changed, so the packets of the train can be processed
+    /// one by one.
     pub(crate) fn handle_train<H: Host>(
         &mut self,
         train: &Train,

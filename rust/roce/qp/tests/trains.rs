@@ -311,7 +311,11 @@ fn compare(singles: &mut Pair, trains: &mut Pair) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 4096, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        max_shrink_iters: 4096,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn trains_have_the_effects_of_their_packets(events in prop::collection::vec(event(), 1..120)) {

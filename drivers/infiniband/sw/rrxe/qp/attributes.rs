@@ -121,8 +121,8 @@ impl Qp {
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
         unused = core.engine.enlarge_replays(replays);
         let now = self.now();
-        // RESET and ERR end the peer's access and give the owner its memory back. RESET completes no
-        // work request, and ERR may have none to complete.
+        // RESET and ERR end the peer's access and give the owner its memory back. RESET completes
+        // no work request, and ERR may have none to complete.
         if matches!(change.attrs.state, Some(QpState::Reset | QpState::Err)) {
             self.train_source.end_session();
         }

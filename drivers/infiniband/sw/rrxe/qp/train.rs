@@ -47,8 +47,8 @@ pub(super) fn cost(count: u32) -> u32 {
     }
 }
 
-/// Returns the part of a run's budget that the attempt to take in a train as one takes, beyond that of a packet.
-/// To copy 32 KiB takes about as long as to take in a packet of 4 KiB.
+/// Returns the part of a run's budget that the attempt to take in a train as one takes, beyond
+/// that of a packet. To copy 32 KiB takes about as long as to take in a packet of 4 KiB.
 fn copy_cost(train: &Train) -> u32 {
     train.packet.payload_len >> 15
 }

@@ -50,8 +50,8 @@ impl TrainSource {
         *self.session.lock() = next();
     }
 
-    /// Calls `copy` unless session `session` has ended. Returns `None` if it has. Bottom halves must
-    /// be off.
+    /// Calls `copy` unless session `session` has ended. Returns `None` if it has. Bottom halves
+    /// must be off.
     pub(crate) fn within<R>(&self, session: u64, copy: impl FnOnce() -> R) -> Option<R> {
         let current = self.session.lock();
         (*current == session).then(copy)
