@@ -128,11 +128,13 @@ fn trace_packet_out(device: &IbDevice, qpn: u32, packet: &Packet, retransmission
     }
 }
 
-/// Emits the events of each packet of a `train` that QP `qpn` received from its peer:
-/// `rrxe_packet_in`, and `rrxe_nak_in` for a NAK or RNR NAK.
+/// Emits the events of each packet of a train that QP `qpn` received from its peer:
+/// `rrxe_packet_in`, and `rrxe_nak_in` for a NAK or RNR NAK. `train` is called only if one of these
+/// events is enabled.
 #[inline(always)]
-pub fn packet_in(device: &IbDevice, qpn: u32, train: &Train) {
+pub fn packet_in(device: &IbDevice, qpn: u32, train: impl FnOnce() -> Train) {
     if packet_in_enabled() || nak_in_enabled() {
+        let train = train();
         for index in 0..train.count {
             trace_packet_in(device, qpn, &train.packet(index).0);
         }

@@ -28,15 +28,6 @@ pub struct Train {
 }
 
 impl Train {
-    /// Returns the train of one packet, of a sender with this path MTU.
-    pub fn single(packet: Packet, mtu: Mtu) -> Self {
-        Self {
-            packet,
-            count: 1,
-            mtu,
-        }
-    }
-
     /// Returns packet `index` of the train, and the offset of its payload in that of the train, in
     /// bytes.
     pub fn packet(&self, index: u32) -> (Packet, u32) {

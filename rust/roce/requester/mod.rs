@@ -349,7 +349,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Schedules the train of `count` packets from `psn` on, the last one that was polled, again,
     /// because the host dropped it. The next copy of its first packet requests an acknowledgment.
     ///
-    /// The packets count as in flight meanwhile: the timer trains, and spends its retries if no
+    /// The packets count as in flight meanwhile: the timer runs, and spends its retries if no
     /// packet leaves.
     ///
     /// Responses may have been processed since the poll. If one moved the cursor back, the packet

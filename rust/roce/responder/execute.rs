@@ -11,7 +11,6 @@ use super::replay::{Recorded, Replay};
 use super::{named_queue, Received, Refusal, Responder};
 use crate::host::{Host, RemoteAccess};
 use crate::qp::{Context, Slots};
-use crate::train::Train;
 use crate::wc::{RecvExtra, WcOpcode};
 use crate::wire::packet::{AtomicEth, Body, NakCode, Packet, Reth, SendPart, WritePart};
 use crate::wr::{FlushKind, RecvWr, SendExtra};
@@ -23,21 +22,22 @@ impl From<NakCode> for Refusal {
 }
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Carries out a train and returns the number of PSNs that it takes.
+    /// Carries out a train of `count` packets, whose headers are in `packet`. Returns the number of
+    /// PSNs that it takes.
     ///
     /// # Errors
     ///
     /// Returns the [`Refusal`] of a train that can't be carried out.
     pub(super) fn execute<H: Host>(
         &mut self,
-        train: &Train,
+        packet: &Packet,
+        count: u32,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        let packet = &train.packet;
         match packet.body {
-            Body::Send(part) => self.execute_send(part, train, context, host),
-            Body::Write(part) => self.execute_write(part, train, context, host),
+            Body::Send(part) => self.execute_send(part, packet, count, context, host),
+            Body::Write(part) => self.execute_write(part, packet, count, context, host),
             Body::ReadRequest(reth) => self.execute_read(reth, packet, context, host),
             Body::Atomic(eth) => self.execute_atomic(eth, packet, context, host),
             Body::AtomicWrite(reth) => self.execute_atomic_write(reth, packet, context, host),
@@ -52,11 +52,12 @@ impl<R: Slots<Replay>> Responder<R> {
     fn execute_send<H: Host>(
         &mut self,
         part: SendPart,
-        train: &Train,
+        packet: &Packet,
+        count: u32,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        let (packet, count, mtu) = (&train.packet, train.count, context.settings.path_mtu);
+        let mtu = context.settings.path_mtu;
         let segment = self
             .message
             .check_send(part, packet.payload_len, count, mtu)?;
@@ -89,11 +90,12 @@ impl<R: Slots<Replay>> Responder<R> {
     fn execute_write<H: Host>(
         &mut self,
         part: WritePart,
-        train: &Train,
+        packet: &Packet,
+        count: u32,
         context: &Context,
         host: &mut H,
     ) -> Result<u32, Refusal> {
-        let (packet, count, mtu) = (&train.packet, train.count, context.settings.path_mtu);
+        let mtu = context.settings.path_mtu;
         let (reth, segment) = self
             .message
             .check_write(part, packet.payload_len, count, mtu)?;

@@ -28,7 +28,6 @@ use crate::host::{AccessFault, Count, Event, Fetch, Host, QpDropReason, QueueFau
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots, Steps};
-use crate::train::Train;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
@@ -328,11 +327,7 @@ impl<R: Slots<Replay>> Responder<R> {
         host: &mut H,
     ) -> Outcome {
         match packet.bth.psn.since(self.expected) {
-            0 => match self.execute(
-                &Train::single(*packet, context.settings.path_mtu),
-                context,
-                host,
-            ) {
+            0 => match self.execute(packet, 1, context, host) {
                 Ok(psns) => {
                     self.advance(psns);
                     self.acknowledge(packet, packet.bth.psn, host);
@@ -460,11 +455,7 @@ impl<R: Slots<Replay>> Responder<R> {
             self.message = Message::None;
         }
         self.expected = packet.bth.psn.next();
-        let Err(refusal) = self.execute(
-            &Train::single(*packet, context.settings.path_mtu),
-            context,
-            host,
-        ) else {
+        let Err(refusal) = self.execute(packet, 1, context, host) else {
             return Outcome::Executed;
         };
         if refusal == Refusal::Absent {

@@ -30,7 +30,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if !is_reliable || !may_be_train || packet.bth.psn != self.expected {
             return false;
         }
-        let Ok(psns) = self.execute(train, context, host) else {
+        let Ok(psns) = self.execute(packet, train.count, context, host) else {
             return false;
         };
         self.advance(psns);

@@ -40,7 +40,7 @@ struct Pair {
     now: Instant,
 }
 
-/// What happens to a train that was polled.
+/// The fate of a train that was polled.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// It arrives as one.

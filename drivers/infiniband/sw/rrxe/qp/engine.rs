@@ -323,7 +323,7 @@ impl Core {
         if self.parked.is_busy() && self.parked.is_parked() {
             return false;
         }
-        self.count_received(qp, &packet.train());
+        self.count_received(qp, packet);
         self.receive_probe(qp, now, effects);
         true
     }

@@ -160,7 +160,7 @@ impl Core {
         // An attempt that failed may have copied most of the payload.
         *budget = budget.saturating_sub(copy_cost(&train));
         if is_whole {
-            self.count_received(qp, &train);
+            self.count_received(qp, packet);
             return true;
         }
         if self.parked.is_parked() {
@@ -180,18 +180,18 @@ impl Core {
             if self.parked.is_parked() {
                 return false;
             }
-            self.count_received(qp, &packet.train());
+            self.count_received(qp, packet);
         }
         true
     }
 
     /// Counts the packets of a train, or a single packet, that the engine has taken in.
     #[inline]
-    pub(super) fn count_received(&self, qp: &Qp, train: &Train) {
-        trace::packet_in(qp.device.link.device(), qp.qpn.get(), train);
+    pub(super) fn count_received(&self, qp: &Qp, packet: &RxPacket) {
+        trace::packet_in(qp.device.link.device(), qp.qpn.get(), || packet.train());
         self.counters
-            .add(Counter::ReceivedPackets, u64::from(train.count));
+            .add(Counter::ReceivedPackets, u64::from(packet.count));
         self.counters
-            .add(Counter::ReceivedBytes, u64::from(train.packet.payload_len));
+            .add(Counter::ReceivedBytes, u64::from(packet.packet.payload_len));
     }
 }
