@@ -17,7 +17,7 @@ use roce::{
 
 use crate::{
     memory::{mr::MrTable, mw::RemoteContext, remote::RemoteRange},
-    qp::wqe::Sge,
+    qp::{sge, wqe::Sge},
     verbs::pd::PdId,
 };
 
@@ -134,8 +134,8 @@ impl Payload {
                 mrs.with_resident(pd, sge, LocalAccess::Read, |_| ())
                     .is_ok()
             }),
-            Memory::Remote(..) => mrs
-                .with_resident_range(&self.range(0, self.length), |_| ())
+            Memory::Remote(context, rkey, va) => mrs
+                .with_resident_range(&read_range(context, rkey, va, self.length), |_| ())
                 .is_ok(),
         }
     }
@@ -152,74 +152,40 @@ impl Payload {
         span: &Span<'_>,
         mrs: &MrTable,
     ) -> Result<(), AccessFault> {
+        let length = u32::try_from(span.len()).map_err(|_| AccessFault::Denied)?;
         match self.memory {
-            Memory::Sges(pd, sges) => copy_sges(pd, &sges, offset, span, mrs),
-            Memory::Remote(..) => {
-                let length = u32::try_from(span.len()).map_err(|_| AccessFault::Denied)?;
-                let range = self.range(offset, length);
+            Memory::Sges(pd, sges) => {
+                let mut done = 0u32;
+                for part in sge::parts(&sges, offset, length) {
+                    mrs.with_resident(pd, &part, LocalAccess::Read, |source| {
+                        span.copy_from_span(done as usize, &source)
+                    })
+                    .map_err(|_| AccessFault::Retry)?
+                    .map_err(denied)?;
+                    done = done.wrapping_add(part.length);
+                }
+                (done == length).then_some(()).ok_or(AccessFault::Denied)
+            }
+            Memory::Remote(context, rkey, va) => {
+                let from = va.wrapping_add(u64::from(offset));
+                let range = read_range(context, rkey, from, length);
                 mrs.with_resident_range(&range, |source| span.copy_from_span(0, &source))
                     .map_err(|_| AccessFault::Retry)?
                     .map_err(denied)
             }
         }
     }
-
-    /// Returns the range of `length` bytes of a READ's memory, from byte `offset` of the payload
-    /// on.
-    fn range(&self, offset: u32, length: u32) -> RemoteRange {
-        let (context, rkey, va) = match self.memory {
-            Memory::Remote(context, rkey, va) => (context, rkey, va),
-            Memory::Sges(pd, _) => (RemoteContext { pd, qpn: 0 }, Rkey(0), 0),
-        };
-        RemoteRange {
-            context,
-            rkey,
-            va: va.wrapping_add(u64::from(offset)),
-            length,
-            access: RemoteAccess::Read,
-        }
-    }
 }
 
-/// Fills `span` with the bytes of a list of SGEs from byte `offset` on.
-///
-/// # Errors
-///
-/// Those of [`Payload::copy_to`].
-fn copy_sges(
-    pd: PdId,
-    sges: &[Sge],
-    offset: u32,
-    span: &Span<'_>,
-    mrs: &MrTable,
-) -> Result<(), AccessFault> {
-    let (mut skip, mut done) = (offset, 0usize);
-    for sge in sges {
-        let left = span.len().wrapping_sub(done);
-        if left == 0 {
-            break;
-        }
-        if skip >= sge.length {
-            skip = skip.wrapping_sub(sge.length);
-            continue;
-        }
-        let here = (sge.length.wrapping_sub(skip) as usize).min(left);
-        let piece = Sge {
-            addr: sge.addr.wrapping_add(u64::from(skip)),
-            length: here as u32,
-            lkey: sge.lkey,
-        };
-        mrs.with_resident(pd, &piece, LocalAccess::Read, |source| {
-            span.copy_from_span(done, &source)
-        })
-        .map_err(|_| AccessFault::Retry)?
-        .map_err(denied)?;
-        done = done.wrapping_add(here);
-        skip = 0;
+/// Returns the range of `length` bytes from address `va` on, for a READ.
+fn read_range(context: RemoteContext, rkey: Rkey, va: u64, length: u32) -> RemoteRange {
+    RemoteRange {
+        context,
+        rkey,
+        va,
+        length,
+        access: RemoteAccess::Read,
     }
-    (done == span.len())
-        .then_some(())
-        .ok_or(AccessFault::Denied)
 }
 
 /// Converts the error of a copy to the receiver's memory.

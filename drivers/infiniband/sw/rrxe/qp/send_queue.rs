@@ -358,18 +358,10 @@ impl SendQueue {
         }
         let mut parts = [Sge::default(); train::MAX_SGES];
         let mut free = parts.iter_mut();
-        let (mut skip, mut left) = (offset, length);
-        for sge in self.sges(slot) {
-            let here = sge.length.saturating_sub(skip).min(left);
-            if here != 0 {
-                *free.next()? = Sge {
-                    addr: sge.addr.wrapping_add(u64::from(skip)),
-                    length: here,
-                    lkey: sge.lkey,
-                };
-                left = left.wrapping_sub(here);
-            }
-            skip = skip.saturating_sub(sge.length);
+        let mut left = length;
+        for part in sge::parts(self.sges(slot), offset, length) {
+            *free.next()? = part;
+            left = left.wrapping_sub(part.length);
         }
         (left == 0).then_some(parts)
     }

@@ -71,6 +71,22 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Returns the parts of the SGEs that hold the `length` bytes that begin at byte `offset` of the
+/// list. Their lengths add up to less than `length` if the list is too short.
+pub(crate) fn parts(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> + '_ {
+    let (mut skip, mut left) = (offset, length);
+    sges.iter().filter_map(move |sge| {
+        let part = Sge {
+            addr: sge.addr.wrapping_add(u64::from(skip)),
+            length: sge.length.saturating_sub(skip).min(left),
+            lkey: sge.lkey,
+        };
+        skip = skip.saturating_sub(sge.length);
+        left = left.wrapping_sub(part.length);
+        (part.length != 0).then_some(part)
+    })
+}
+
 /// Calls `visit` with each span of the `length` bytes that begin at byte `offset` of the list. The
 /// second argument is the span's distance from `offset`. A span has at most [`LONGEST_SPAN`] bytes,
 /// as many as every kind of region can serve at once. The frame of a raw packet QP may be longer
@@ -184,26 +200,14 @@ fn scatter_train(
     pd: PdId,
 ) -> Result<(), ScatterFault> {
     let length = packet.packet.payload_len;
-    let (mut skip, mut done) = (offset, 0u32);
-    for sge in sges {
-        let here = sge
-            .length
-            .saturating_sub(skip)
-            .min(length.wrapping_sub(done));
-        if here != 0 {
-            let piece = Sge {
-                addr: sge.addr.wrapping_add(u64::from(skip)),
-                length: here,
-                lkey: sge.lkey,
-            };
-            mrs.with_resident(pd, &piece, LocalAccess::Write, |span| {
-                packet.copy_payload(done, &span, mrs)
-            })
-            .and_then(|copied| copied)
-            .map_err(|_| ScatterFault::Retry)?;
-            done = done.wrapping_add(here);
-        }
-        skip = skip.saturating_sub(sge.length);
+    let mut done = 0u32;
+    for part in parts(sges, offset, length) {
+        mrs.with_resident(pd, &part, LocalAccess::Write, |span| {
+            packet.copy_payload(done, &span, mrs)
+        })
+        .and_then(|copied| copied)
+        .map_err(|_| ScatterFault::Retry)?;
+        done = done.wrapping_add(part.length);
     }
     (done == length).then_some(()).ok_or(ScatterFault::Retry)
 }
