@@ -172,17 +172,34 @@ def source_is_gone():
         equal(pair.write(source.piece(0, 8 * PAGE), remote), LOC_PROT_ERR, "status of the WRITE")
 
 
-@case("trains: memory of a request that was flushed is not sent any more")
-def flushed_source():
-    """The second QP waits for a page fault of its owner, while a train waits for the QP. Meanwhile
-    the sender's request is flushed, and the process writes other data to its memory."""
+def pair_with_absent_memory(verb):
+    """Returns a pair that has used trains for `verb`, its source with a pattern, its target with
+    zeros, and a page of memory with its on-demand region. Faults on that page wait until the last
+    returned value, a userfaultfd, is closed."""
     pair = Pair()
     source, target = Memory(pair, 16 * PAGE), Memory(pair, 16 * PAGE)
-    move(pair, "write", source, target, 8 * PAGE, 0)
+    move(pair, verb, source, target, 8 * PAGE, 0)
     absent, faults = memory_with_unserved_faults(PAGE)
     region = register(pair.pd, absent, ALL | ON_DEMAND)
     source.buffer.fill(pattern(8 * PAGE))
     target.buffer.fill(bytes(16 * PAGE))
+    return pair, source, target, absent, region, faults
+
+
+def reuse(source, absent, faults):
+    """Writes other data to `source`. Then lets the QP that waits for `absent` go on, and gives it
+    the time to copy what waits for it."""
+    source.buffer.fill(b"secret! " * (8 * PAGE // 8))
+    os.close(faults)
+    wait_until_equal(lambda: absent.read(64) == pattern(64), True, "the data that waited first arrives")
+    time.sleep(0.5)
+
+
+@case("trains: memory of a request that was flushed is not sent any more")
+def flushed_source():
+    """The second QP waits for a page fault of its owner, while a train waits for the QP. Meanwhile
+    the sender's request is flushed, and the process writes other data to its memory."""
+    pair, source, target, absent, region, faults = pair_with_absent_memory("write")
     trains = sent_trains()
     pair.post(e.IBV_WR_RDMA_WRITE, source.piece(0, 64), (absent.address, region.rkey), 1)
     pair.post(e.IBV_WR_RDMA_WRITE, source.piece(0, 8 * PAGE), (target.address, target.key), 2)
@@ -190,10 +207,7 @@ def flushed_source():
     pair.qps[0].modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
     for _ in range(2):
         equal(pair.status(), e.IBV_WC_WR_FLUSH_ERR, "status of a request")
-    source.buffer.fill(b"secret! " * (8 * PAGE // 8))
-    os.close(faults)
-    wait_until_equal(lambda: absent.read(64) == pattern(64), True, "the first request's data arrives")
-    time.sleep(0.5)
+    reuse(source, absent, faults)
     equal(target.buffer.read(16 * PAGE), bytes(16 * PAGE), "the target of the second request")
 
 
@@ -213,13 +227,7 @@ def read_after_error(length, fail):
     for the QP. Meanwhile the responder's QP, which has no work requests, goes to ERR by `fail`, or
     by a third request without a right if that is None. The process then writes other data to its
     memory."""
-    pair = Pair()
-    source, target = Memory(pair, 16 * PAGE), Memory(pair, 16 * PAGE)
-    move(pair, "read", source, target, 8 * PAGE, 0)
-    absent, faults = memory_with_unserved_faults(PAGE)
-    region = register(pair.pd, absent, ALL | ON_DEMAND)
-    source.buffer.fill(pattern(8 * PAGE))
-    target.buffer.fill(bytes(16 * PAGE))
+    pair, source, target, absent, region, faults = pair_with_absent_memory("read")
     trains = sent_trains()
     # One call posts all, because the QP sends no request while it waits for the page fault.
     reads = [(absent.address, 64, region.lkey), target.piece(0, length)]
@@ -237,10 +245,7 @@ def read_after_error(length, fail):
     else:
         state = lambda: pair.qps[1].query(e.IBV_QP_STATE)[0].qp_state
         wait_until_equal(state, e.IBV_QPS_ERR, "the state of the responder's QP")
-    source.buffer.fill(b"secret! " * (8 * PAGE // 8))
-    os.close(faults)
-    wait_until_equal(lambda: absent.read(64) == pattern(64), True, "the first response's data arrives")
-    time.sleep(0.5)
+    reuse(source, absent, faults)
     equal(b"secret!" in target.buffer.read(16 * PAGE), False, "other data in the target of the second READ")
 
 
