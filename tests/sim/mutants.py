@@ -387,7 +387,7 @@ MUTANTS = [
      "an_acknowledged_packet_is_not_taken_back"),
     ("a dropped packet is not in flight although an earlier copy is", "requester/mod.rs",
      "self.sent = self.before.sent;",
-     "self.sent = psn;",
+     "self.sent = past.minus(1);",
      "a_packet_that_went_out_before_stays_in_flight"),
     ("a dropped response undoes a new request", "responder/reply.rs",
      "replay.filter(|replay| (replay.pending, replay.sent) == after)",
