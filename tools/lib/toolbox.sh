@@ -56,7 +56,8 @@ apt_sources() {
 
 toolbox_key() { echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}" | key; }
 
-# Installs mmdebstrap if the host lacks it. A Debian host needs no other additional program.
+# Installs mmdebstrap if the host lacks it. The toolbox needs no other additional program of a
+# Debian host.
 need_mmdebstrap() {
 	command -v mmdebstrap >/dev/null && return
 	command -v apt-get >/dev/null ||

@@ -45,8 +45,8 @@ impl DmInit<'_> {
 /// Device memory (`struct ib_dm`): zeroed pages, charged to the memory cgroup of the process. The
 /// process may map them.
 ///
-/// When this is dropped, the process cannot map the memory any more. Regions and mappings that
-/// already exist keep the pages.
+/// When this is dropped, the process cannot map the memory any more. Mappings that already exist
+/// keep the pages.
 pub struct DeviceMemory {
     memory: Arc<SharedMemory>,
     length: u64,

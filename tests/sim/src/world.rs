@@ -386,7 +386,7 @@ impl World {
         self.settle(end, before, &Forecast::default())
     }
 
-    /// Returns whether the memory of a READ response may still be read.
+    /// Returns where the data of a READ response is in the node's memory, if it may still be read.
     pub(crate) fn readable(
         &self,
         node: usize,

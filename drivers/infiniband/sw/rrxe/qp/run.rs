@@ -111,8 +111,8 @@ impl Qp {
             return None;
         }
         let mut peer = None;
-        // The RCU read lock is held until all effects are reported. The destruction of a kernel
-        // consumer's QP waits for its RCU readers.
+        // For a kernel consumer's QP the RCU read lock is held until all effects are reported: the
+        // destruction of such a QP waits for RCU readers.
         let _readers = this.kernel_queue.as_ref().map(|_| rcu::read_lock());
         let mut run = |arrivals: &mut Arrivals<'_>| {
             this.turn.advance(
