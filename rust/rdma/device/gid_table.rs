@@ -16,7 +16,7 @@ use crate::{
 const PORT: u32 = 1;
 
 /// A counted reference to an entry of the GID table (`struct ib_gid_attr`). The entry keeps its
-/// contents while the reference lives, even if its address goes away.
+/// GID and its type while the reference lives, even if its address goes away.
 ///
 /// # Invariants
 ///
@@ -44,8 +44,8 @@ impl GidEntry {
 
     /// Returns the C structure.
     pub(crate) fn as_raw(&self) -> &bindings::ib_gid_attr {
-        // SAFETY: The entry is valid by the type invariant. The fields that are read of it don't
-        // change.
+        // SAFETY: The entry is valid by the type invariant. Rust code reads only its GID and its
+        // type, which don't change.
         unsafe { self.0.as_ref() }
     }
 }

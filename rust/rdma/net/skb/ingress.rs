@@ -14,10 +14,12 @@ use crate::{bindings, net::netdev};
 /// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ingress {
-    /// Index of the device whose addresses the IP layer compared: a VLAN, a bond, a bridge, a
-    /// macvlan, a VRF, or the port itself. Zero if the packet came by no network device.
+    /// Index of the device from which the IP layer took the packet. A VLAN, a bond, a bridge, a
+    /// macvlan or a VRF counts instead of the device below it. Zero if the packet came by no
+    /// network device.
     device: u32,
-    /// Index of the port of the VRF that the packet came by. Zero if `device` is no VRF.
+    /// Index of the VRF's port that the packet came by. For a packet that the VRF looped, index of
+    /// the VRF or of the device that has the destination address. Zero if `device` is no VRF.
     slave: u32,
 }
 
