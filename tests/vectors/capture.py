@@ -66,7 +66,7 @@ def main():
         chosen.setdefault(kind(datagram), datagram)
     datagrams = [chosen[key] for key in sorted(chosen, key=str)]
     print("# SPDX-License-Identifier: GPL-2.0")
-    print(f"# Captured by traffic.sh from {title}; the fields are Wireshark's reading.")
+    print(f"# Captured by traffic.sh from {title}, read by tshark and capture.py.")
     for datagram, fields in zip(datagrams, reading.tshark(datagrams), strict=True):
         fields.update(unknown_to_wireshark(datagram))
         version, opcode, syndrome, pad = kind(datagram)

@@ -163,7 +163,8 @@ pub(crate) unsafe extern "C" fn import(device: *mut ibv_device, fd: c_int) -> *m
     make(device, fd, query)
 }
 
-/// Creates a context. `open` opens it in the kernel and returns the granted features.
+/// Creates a context. `open` opens it in the kernel, or queries the imported one, and returns the
+/// granted features.
 ///
 /// # Safety
 ///

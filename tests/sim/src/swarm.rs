@@ -244,7 +244,7 @@ impl Swarm {
         (2 * self.max_message() as usize).max(1 << 16)
     }
 
-    /// Returns the length in bytes of each region that peers may access.
+    /// Returns the length in bytes of each region that peers may access from the start.
     pub(crate) fn target(&self) -> usize {
         (self.max_message() as usize).max(1 << 14)
     }
