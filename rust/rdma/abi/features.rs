@@ -63,8 +63,9 @@ pub(crate) fn requested(udata: &Udata<'_>) -> Result<Option<RequestedFeatures>> 
 /// Size of the response in bytes.
 const REPLY: usize = size_of::<bindings::rrxe_alloc_ucontext_resp>();
 
-/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`: the features that the device grants, and
-/// the offset and size of the doorbell page, which are 0 if the process has none.
+/// Returns the bytes of `struct rrxe_alloc_ucontext_resp`: the version of the interface, the
+/// features that the device grants, and the offset and size of the doorbell page, which are 0 if
+/// the process has none.
 pub(crate) fn granted(
     page: Option<PageReply>,
     arming: Arming,

@@ -86,7 +86,8 @@ const SLICE: Delta = Delta::from_millis(1);
 pub enum Absence {
     /// The range is not within the region.
     OutOfRange,
-    /// A page of the range is absent and must be faulted in.
+    /// A page of the range must be faulted in: it is absent, or it is read-only and the access
+    /// writes.
     NotResident,
 }
 
@@ -409,7 +410,7 @@ impl OnDemand {
     /// # Errors
     ///
     /// [`Absence::OutOfRange`] if the bytes are not within the range, or are too many;
-    /// [`Absence::NotResident`] if a page is absent.
+    /// [`Absence::NotResident`] if a page is absent, or is read-only and `write` is set.
     #[inline]
     pub fn with_span<R>(
         &self,
@@ -425,8 +426,8 @@ impl OnDemand {
         used.ok_or(Absence::OutOfRange)
     }
 
-    /// Calls `f` once if all pages are present. This is a separate cold function, so that its code
-    /// is not inlined where callers use pinned memory only.
+    /// Calls `f` once if no page must be faulted in. This is a separate cold function, so that its
+    /// code is not inlined where callers use pinned memory only.
     #[cold]
     fn find_span(
         &self,
@@ -454,13 +455,13 @@ impl OnDemand {
         })
     }
 
-    /// Checks that `len` bytes at `offset` are present, so that they can probably be used soon.
-    /// Checks no more than the first 1 MiB of the range. Any context.
+    /// Checks that `len` bytes at `offset` are present, and writable if `write`, so that they can
+    /// probably be used soon. Checks no more than the first 1 MiB of the range. Any context.
     ///
     /// # Errors
     ///
     /// [`Absence::OutOfRange`] if the bytes are not within the range; [`Absence::NotResident`] if a
-    /// page of the checked part is absent.
+    /// page of the checked part is absent, or is read-only and `write` is set.
     #[cold]
     pub fn check_ahead(&self, offset: u64, len: u32, write: bool) -> Result<(), Absence> {
         let va = self.locate(offset, len.into()).ok_or(Absence::OutOfRange)?;

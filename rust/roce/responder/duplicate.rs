@@ -127,7 +127,7 @@ impl<R: Slots<Replay>> Responder<R> {
         if reth.rkey != original.rkey || !same_place || end > original.length {
             return None;
         }
-        // Responses that were due before stay due.
+        // Responses that were due before and follow the requested part stay due.
         let end = match replay.pending {
             Pending::Stream(stream) => end.max(stream.end),
             _ => end,

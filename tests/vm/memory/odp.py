@@ -192,7 +192,7 @@ def fork_copy_on_write():
     equal(os.waitpid(child, 0)[1], 0, "exit status of the child that compares its memory")
 
 
-@case("accesses to unmapped or protected memory are refused")
+@case("accesses to protected memory, and beyond the region, are refused")
 def refused_accesses():
     memory = DroppableMemory(8 * PAGE)
     hole = memory.address + 4 * PAGE

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a device: those of rdma_rxe, under the same names, and counters of dropped packets
-//! by reason.
+//! Counters of a device: those of rdma_rxe, under the same names, one of sent trains of packets,
+//! and counters of dropped packets by reason.
 
 use kernel::{
     prelude::*,
@@ -24,7 +24,7 @@ pub(crate) enum Counter {
     DuplicateRequest,
     /// Requests with a PSN ahead of the expected one; on a UC QP, with any but the expected one.
     OutOfSeqRequest,
-    /// RNR NAKs received.
+    /// RNR NAKs received, except those that arrive while the requester waits for an earlier one.
     ReceivedRnrNak,
     /// RNR NAKs sent.
     SentRnrNak,
@@ -54,7 +54,8 @@ pub(crate) enum Counter {
     ReceivedBytes,
     /// Trains of packets sent to QPs of the device.
     SentTrains,
-    /// Packets for a QP with a source or destination address other than that of the QP's path.
+    /// Packets for a connected QP with other addresses than the QP's path, or from another QP of
+    /// this host than its peer. Datagrams to an address that isn't the device's.
     DropPeer,
     /// Packets for a QP that came in through a network device on which their destination address
     /// isn't reachable.
