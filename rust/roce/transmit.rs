@@ -38,13 +38,15 @@ pub enum Source {
 /// ([`crate::qp::Qp::poll_train`]). The host reads the payload at `source`, appends pad and ICRC to
 /// each packet and sends the packets.
 ///
-/// A host that can't read the payload calls [`crate::qp::Qp::transmit_failed`]. A host that knows
-/// that the train didn't leave, for lack of memory, of queue space or of a route, calls
-/// [`crate::qp::Qp::transmit_dropped`]. It makes either call before it polls for the next packet:
-/// UC and datagram WQEs complete in that poll.
+/// A host that can't read the payload calls [`crate::qp::Qp::transmit_failed`], or for several
+/// packets [`crate::qp::Qp::withdraw`]. A host that knows that the train didn't leave, for lack of
+/// memory, of queue space or of a route, calls [`crate::qp::Qp::transmit_dropped`]. It makes any of
+/// these calls before it polls for the next packet: UC and datagram WQEs complete in that poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Headers, and the length of the payload. For several packets, as of [`Train::packet`].
+    /// Headers, and the length of the payload. For several packets: the PSN of the first one, the
+    /// acknowledgment request and the solicited event of the last one, and the length of all
+    /// payload.
     pub packet: Packet,
     /// Number of packets. More than one only if the host polled for more.
     pub count: u32,

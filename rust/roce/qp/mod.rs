@@ -210,8 +210,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     ///
     /// Returns `false` if the QP can't process the train as one. The host then passes the packets
     /// ([`Train::packet`]) to [`Self::handle_packet`]. Until then bytes may have been written to
-    /// the memory into which the packets' payload goes. The peer's next WQE of the receive queue
-    /// may have been taken.
+    /// the memory into which the packets' payload goes. A receive WQE may have been taken for the
+    /// message of the train.
     pub fn handle_train<H: Host>(&mut self, now: Instant, train: &Train, host: &mut H) -> bool {
         if self.check(&train.packet).is_err() {
             return false;
@@ -483,7 +483,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.pause.begin(now);
     }
 
-    /// Checks that the kind and the state of the QP admit `packet` (IBTA 1.x §9.6.1).
+    /// Checks that the kind and the state of the QP admit `packet`, and checks its P_Key (IBTA 1.x
+    /// §9.6.1).
     fn check(&self, packet: &Packet) -> Result<(), QpDropReason> {
         let service = match self.context.config.kind {
             QpKind::Rc => matches!(packet.service, Service::Rc),
@@ -515,8 +516,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
     }
 
-    /// Polls both sides, beginning with `next_side`. After a packet of the responder, the requester
-    /// is first in the next poll.
+    /// Polls both sides, beginning with `next_side`. If the responder is first and returns a
+    /// packet, the requester is first in the next poll, otherwise the responder.
     fn poll_sides<H: Host>(&mut self, now: Instant, limit: u32, host: &mut H) -> Option<Transmit> {
         let responder_is_first = self.next_side == Side::Responder;
         if responder_is_first {

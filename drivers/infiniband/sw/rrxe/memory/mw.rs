@@ -159,7 +159,7 @@ impl Mw {
         (self.pd == pd && state.key == key).then_some(state)
     }
 
-    /// Returns whether the window's type and state allow the binding (IBTA 1.x §10.6.7.2.1
+    /// Returns whether the window's index, type and state allow the binding (IBTA 1.x §10.6.7.2.1
     /// and .2).
     fn admits(&self, bind: &Bind, state: &State) -> bool {
         let zero_based = bind.access.is_zero_based();
