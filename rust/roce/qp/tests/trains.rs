@@ -51,9 +51,9 @@ enum Fate {
     IsCut(u32),
     /// It is lost in the network.
     IsLost,
-    /// The sender's host reports that it didn't leave.
+    /// It doesn't leave. The sender's host reports this only for a train of one packet.
     IsDropped,
-    /// The sender's host withdraws it.
+    /// The sender's host withdraws a train of several packets. Then its first packet arrives.
     IsWithdrawn,
 }
 
@@ -75,7 +75,7 @@ enum Event {
         limit: u32,
         fate: Fate,
     },
-    /// All accesses of the end's host to memory fail, or succeed again.
+    /// One kind of the memory accesses of the end's host fails from now on, or all succeed again.
     Fault {
         end: usize,
         fault: u8,
