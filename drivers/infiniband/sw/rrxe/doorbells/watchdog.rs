@@ -70,8 +70,8 @@ impl WorkItem<1> for Doorbells {
 
 impl Doorbells {
     /// Checks whether the poller makes passes (reads the page), and ends polling if it makes none
-    /// while doorbells ring. Returns the time until the next check, or `None` if the page is not
-    /// polled, or no longer so. Softirq.
+    /// while doorbells ring. Returns the time until the next check, or `None` once polling has
+    /// ended. Softirq.
     fn watchdog(self: &Arc<Self>) -> Option<Delta> {
         let soon = self.workqueues.watchdog;
         let passes = self.passes.load(Relaxed);
