@@ -5,12 +5,12 @@
 #
 # Environment: DRIVERS is a list of rxe (the C driver), rrxe (with stock librxe) and librrxe (rrxe
 # with its own library). PART is "instructions" (all drivers, then TCP) or "latency". SCALE
-# multiplies the numbers of messages. GUARD loads tools/rrxe-guard.nft on both hosts.
+# multiplies the numbers of RDMA messages. GUARD loads tools/rrxe-guard.nft on both hosts.
 source /payload/tests/vm/lib/guest.sh
 : "${SCALE:=1}" "${PART:=instructions}"
 
 # Prints the arguments of each case of rrxe-bench: OP PATTERN SIZE COUNT DEPTH EVERY. SIZE is in
-# bytes.
+# bytes. One message in EVERY is signaled.
 cases() {
 	local op
 	for op in send write read; do
@@ -45,7 +45,7 @@ verbs_cases() {
 	done
 }
 
-# calls DRIVER: measures the instructions of each verbs call in the calling program.
+# calls DRIVER: measures the instructions of each verbs call until it returns, system call included.
 calls() {
 	rrxe-bench calls "$DEV1" | while read -r line; do run "$1" device echo "$line"; done
 }
