@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An rrxe device on the dummy network device for the other KUnit suites. It is made as
+ * An rrxe device on the dummy network device for the KUnit suites of this directory. It is made as
  * `rdma link add` does, by a netlink message to ib_core. An ib_client tells when it is registered
  * and unregistered.
  */

@@ -167,7 +167,7 @@ pub(crate) struct Rx {
     pub(crate) unreadable: Vec<u64>,
     /// The right to READ was withdrawn. Responses that are still due may be refused.
     pub(crate) read_revoked: bool,
-    /// The number of a request for an acknowledgment that no acknowledgment has covered yet.
+    /// The highest number that requested an ACK or a response, and that no answer has covered yet.
     pub(crate) owes: Option<u64>,
     /// The numbers that an acknowledgment may carry.
     pub(crate) may_ack: Vec<u64>,
@@ -258,7 +258,7 @@ impl Side {
         })
     }
 
-    /// Returns whether the oracle has seen all packets that a success requires.
+    /// Returns whether the oracle has seen all that a success of the message requires.
     pub(crate) fn finished(&self, index: usize) -> bool {
         let message = &self.messages[index];
         if message.is_local() {
