@@ -3,9 +3,9 @@
 # vm: together timeout=400
 # Management datagrams from senders without privileges on the host. rrxe refuses datagrams of
 # ordinary users' QPs, and connection requests with the QPN of a QP that is already connected. It
-# limits how many datagrams ib_core gets from the administrator of a guest network: a network
-# namespace that a user namespace other than the initial one owns. Tests that other connections are
-# set up, and go on, meanwhile. Topology: hosts 1 and 2 over a veth pair, and the guest network h3,
+# limits how many datagrams ib_core gets through the links of a guest network: a network namespace
+# that a user namespace other than the initial one owns. Tests that other connections are set up,
+# and go on, meanwhile. Topology: hosts 1 and 2 over a veth pair, and the guest network h3,
 # connected to host 2 by a second veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60

@@ -138,7 +138,7 @@ struct Side {
     resetting: bool,
     /// An event will bring the QP back to RTS.
     restored: bool,
-    /// The status of each work request that ended in the current call.
+    /// The status of each send completion of the current call.
     ended: Vec<WcStatus>,
 }
 
@@ -527,8 +527,8 @@ impl World {
         });
     }
 
-    /// Checks the end of a seed: all memory has the expected content, and ERR flushes all messages
-    /// that are left.
+    /// Checks the end of a seed: all memory has the expected content, and ERR flushes all receives
+    /// that are left in the QPs' own queues.
     fn finale(&mut self) -> Check {
         self.memory.verify_all()?;
         for end in 0..self.ends.len() {
