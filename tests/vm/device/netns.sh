@@ -7,7 +7,8 @@
 # namespaces.
 source "$(dirname "$0")/../lib/guest.sh"
 
-# Replaces gid_index of lib/guest.sh: sysfs shows a device only in its own namespace.
+# Replaces gid_index of lib/guest.sh: in exclusive mode sysfs shows a device only in its own
+# namespace.
 eval "_local_$(declare -f gid_index)"
 gid_index() {
 	ip netns exec "h${1: -1}" \
@@ -116,7 +117,7 @@ delete_h4() {
 	TOOK=$(((${EPOCHREALTIME/[.,]/} - begin) / 1000))
 }
 check "a namespace with ${#DEVICES[@]} devices is set up" many_links_up
-check "a process outside the namespace has parked QPs of each device" \
+check "a process that has left the namespace has parked QPs of each device" \
 	start_holder ip netns exec h4 python3 "$LIB/netdevs.py" uevents "${DEVICES[@]}"
 check "the namespace with ${#DEVICES[@]} devices ends" delete_h4
 note "in $TOOK ms"

@@ -21,8 +21,9 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// # Context
 ///
 /// Any context up to softirq. The lock is held while the payload of one train is copied, so
-/// [`Self::end_session`] waits for the copy of at most one train. The lock keeps bottom halves off.
-/// Its taker may have interrupts off, so the lock itself doesn't enable bottom halves.
+/// [`Self::end_session`] waits for the copy of at most one train. Bottom halves are off while the
+/// lock is held. The lock itself doesn't disable and enable them, because its taker may have
+/// interrupts off.
 #[pin_data]
 pub(crate) struct TrainSource {
     /// Number of the session.
