@@ -14,7 +14,7 @@ const LEAST_IN_FLIGHT: u32 = 4;
 /// Number of arrived packets for which the limit grows by one after a loss.
 const GROWTH: u32 = 16;
 /// Maximum number of packets from one acknowledgment request to the next.
-pub(super) const ASK_EVERY: u32 = 32;
+pub(super) const ASK_EVERY: u32 = 60;
 /// Minimum duration of the acknowledgment timer in nanoseconds, if four times the Local ACK Timeout
 /// is as long. It is the timeout of exponent 10.
 const LEAST_TIMEOUT: u64 = 4_096 << 10;

@@ -15,7 +15,7 @@ use crate::side::Side;
 type Check = Result<(), String>;
 
 /// At least one of this many consecutive packets must request an acknowledgment.
-const ASK_EVERY: u32 = 32;
+const ASK_EVERY: u32 = 60;
 
 /// Delays of the RNR timer codes in units of 10 µs (IBTA 1.x §9.7.5.2.8).
 const RNR_TENS_OF_US: [u64; 32] = [

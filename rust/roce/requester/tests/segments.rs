@@ -214,7 +214,7 @@ fn acknowledgments_are_asked_for_sparingly() {
 
     let mut bench = Bench::new();
     bench.post(SEND, 80 * 1024);
-    assert_eq!(asking(&mut bench), [31, 63, 79], "every 32 packets");
+    assert_eq!(asking(&mut bench), [59, 79], "every 60 packets");
 
     let mut bench = Bench::new();
     for _ in 0..20 {
