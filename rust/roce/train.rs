@@ -3,12 +3,13 @@
 //! Trains: consecutive packets of one message that are described, sent, received and acknowledged
 //! as one.
 //!
-//! A train exists within a host only, where it saves the work per packet. It has the same effects
-//! as its packets one after another. A receiver that can't carry out a train as a whole takes its
-//! packets one by one.
+//! A train exists within a host only, where it saves the work per packet. In a network its packets
+//! travel one by one, and a host may join those that arrive together ([`Train::join`]). A train has
+//! the same effects as its packets one after another. A receiver that can't carry out a train as a
+//! whole takes its packets one by one.
 
 use crate::mtu::Mtu;
-use crate::wire::packet::{Body, Packet, ReadPart, SendPart, WritePart};
+use crate::wire::packet::{Body, Bth, Packet, ReadPart, SendPart, WritePart};
 
 /// Consecutive packets of one SEND, RDMA WRITE or READ response.
 ///
@@ -28,6 +29,28 @@ pub struct Train {
 }
 
 impl Train {
+    /// Joins `count` packets, of which `first` is the first and `last` the last one. Returns `None`
+    /// unless they are packets of one train. The caller compares those between with
+    /// [`Self::packet`].
+    pub fn join(first: &Packet, last: &Packet, count: u32) -> Option<Self> {
+        let mtu = Mtu::fitting(first.payload_len)?;
+        let full = count.checked_sub(1)?.checked_mul(mtu.bytes())?;
+        let bth = Bth {
+            ack_req: last.bth.ack_req,
+            solicited: last.bth.solicited,
+            ..first.bth
+        };
+        let packet = Packet {
+            bth,
+            body: join_bodies(first.body, last.body)?,
+            payload_len: full.checked_add(last.payload_len)?,
+            ..*first
+        };
+        let train = Self { packet, count, mtu };
+        let fits = |index, packet: &Packet| train.packet(index).0 == *packet;
+        (count > 1 && fits(0, first) && fits(count.wrapping_sub(1), last)).then_some(train)
+    }
+
     /// Returns packet `index` of the train, and the offset of its payload in that of the train, in
     /// bytes.
     pub fn packet(&self, index: u32) -> (Packet, u32) {
@@ -76,6 +99,33 @@ impl Train {
         };
         Some((rest, offset))
     }
+}
+
+/// Returns the place of a train from those of its first and its last packet.
+fn join_bodies(first: Body, last: Body) -> Option<Body> {
+    Some(match (first, last) {
+        (Body::Send(first), Body::Send(last)) => Body::Send(match (first, last) {
+            (SendPart::First, SendPart::Last(extra)) => SendPart::Only(extra),
+            (SendPart::First, SendPart::Middle) => SendPart::First,
+            (SendPart::Middle, last @ (SendPart::Middle | SendPart::Last(_))) => last,
+            _ => return None,
+        }),
+        (Body::Write(first), Body::Write(last)) => Body::Write(match (first, last) {
+            (WritePart::First(reth), WritePart::Last(imm)) => WritePart::Only(reth, imm),
+            (first @ WritePart::First(_), WritePart::Middle) => first,
+            (WritePart::Middle, last @ (WritePart::Middle | WritePart::Last(_))) => last,
+            _ => return None,
+        }),
+        (Body::ReadResponse(first), Body::ReadResponse(last)) => {
+            Body::ReadResponse(match (first, last) {
+                (ReadPart::First(aeth), ReadPart::Last(_)) => ReadPart::Only(aeth),
+                (first @ ReadPart::First(_), ReadPart::Middle) => first,
+                (ReadPart::Middle, last @ (ReadPart::Middle | ReadPart::Last(_))) => last,
+                _ => return None,
+            })
+        }
+        _ => return None,
+    })
 }
 
 /// Returns the place of a part of a SEND's train. `first` and `last` say whether the part contains

@@ -204,6 +204,7 @@ impl Pair {
         let End { qp, host } = &mut self.ends[1 - from];
         let payload_of =
             |offset: u32, length: u32| payload[offset as usize..][..length as usize].to_vec();
+        check_join(train);
         if whole {
             host.payload = payload.to_vec();
             if qp.handle_train(self.now, train, host) {
@@ -223,6 +224,33 @@ impl Pair {
             qp.handle_timeout(self.now, host);
         }
     }
+}
+
+/// Checks that a host that gets the packets of `train` together joins them, and that it joins no
+/// packets of which one is missing, comes again or is of another message.
+fn check_join(train: &Train) {
+    let count = train.count;
+    let packet = |index| train.packet(index).0;
+    let (first, last) = (packet(0), packet(count - 1));
+    if count == 1 {
+        assert_eq!(Train::join(&first, &last, count), None);
+        return;
+    }
+    assert_eq!(Train::join(&first, &last, count), Some(*train));
+    assert_eq!(Train::join(&first, &last, count - 1), None);
+    assert_eq!(Train::join(&first, &last, count + 1), None);
+    assert_eq!(Train::join(&last, &first, count), None);
+    let mut other = last;
+    other.bth.psn = last.bth.psn.next();
+    assert_eq!(Train::join(&first, &other, count), None);
+    other = last;
+    other.bth.becn = true;
+    assert_eq!(Train::join(&first, &other, count), None);
+    other = first;
+    other.payload_len -= 4;
+    assert_eq!(Train::join(&other, &last, count), None);
+    other.bth.ack_req = true;
+    assert_eq!(Train::join(&other, &last, count), None);
 }
 
 /// Polls both pairs for the same packets, and lets them meet the same fate.
