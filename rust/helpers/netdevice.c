@@ -12,6 +12,7 @@
 #include <net/l3mdev.h>
 #include <net/net_namespace.h>
 #include <net/route.h>
+#include <net/sch_generic.h>
 #include <net/sock.h>
 #include <net/xfrm.h>
 #include <rdma/ib_verbs.h>
@@ -155,4 +156,14 @@ __rrxe_helper unsigned int rrxe_helper_LL_RESERVED_SPACE(const struct net_device
 __rrxe_helper u16 rrxe_helper_rdma_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
 {
 	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);
+}
+
+__rrxe_helper bool rrxe_helper_netdev_has_queue(const struct net_device *dev)
+{
+	return rcu_dereference(dev->qdisc)->enqueue;
+}
+
+__rrxe_helper void rrxe_helper_udp_allow_gso(struct sock *sk)
+{
+	udp_allow_gso(sk);
 }

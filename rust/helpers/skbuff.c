@@ -258,3 +258,43 @@ __rrxe_helper struct sk_buff *rrxe_helper_skb_take_next(struct sk_buff *skb)
 	skb_mark_not_on_list(skb);
 	return next;
 }
+
+__rrxe_helper int rrxe_helper_skb_unclone(struct sk_buff *skb, gfp_t priority)
+{
+	return skb_unclone(skb, priority);
+}
+
+__rrxe_helper int rrxe_helper_skb_shared(const struct sk_buff *skb)
+{
+	return skb_shared(skb);
+}
+
+__rrxe_helper struct sk_buff *rrxe_helper_skb_next(const struct sk_buff *skb)
+{
+	return skb->next;
+}
+
+__rrxe_helper void rrxe_helper_skb_set_next(struct sk_buff *skb, struct sk_buff *next)
+{
+	skb->next = next;
+}
+
+__rrxe_helper void rrxe_helper_skb_gso_reset(struct sk_buff *skb)
+{
+	skb_gso_reset(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_set_checksum_unnecessary(struct sk_buff *skb)
+{
+	skb->ip_summed = CHECKSUM_UNNECESSARY;
+}
+
+__rrxe_helper bool rrxe_helper_skb_encapsulation(const struct sk_buff *skb)
+{
+	return skb->encapsulation;
+}
+
+__rrxe_helper unsigned char *rrxe_helper_skb_transport_header(const struct sk_buff *skb)
+{
+	return skb_transport_header(skb);
+}

@@ -68,10 +68,18 @@ fn jiffies() -> u32 {
     now as u32
 }
 
+/// The contents of a slot that was freed.
+pub(super) struct Freed {
+    /// The slot's reference to the count.
+    pub(super) tx_count: Arc<TxCount>,
+    /// Number of packets.
+    pub(super) packets: u32,
+}
+
 /// The result of [`Slot::vacate`] for a packet's destructor.
 pub(super) enum Departure {
-    /// The slot is free. The caller subtracts the packet from this count.
-    Freed(Arc<TxCount>),
+    /// The slot is free. The caller subtracts its packets from the count.
+    Freed(Freed),
     /// The sender is checking the packet, and frees the slot.
     Checking,
     /// The module's exit has taken the packet back, or is doing so. The slot keeps its reference to
@@ -79,7 +87,7 @@ pub(super) enum Departure {
     Taken,
 }
 
-/// A place for one packet in flight.
+/// A place for one buffer in flight: a packet, or a burst (`skb/burst.rs`).
 ///
 /// # Invariants
 ///
@@ -96,6 +104,8 @@ pub(super) struct Slot {
     tx_count: Atomic<*mut c_void>,
     /// Time at which the packet was sent, in jiffies modulo 2³².
     sent: Atomic<u32>,
+    /// Number of packets of the buffer.
+    packets: Atomic<u32>,
 }
 
 impl Slot {
@@ -107,11 +117,12 @@ impl Slot {
             original: Atomic::new(ptr::null_mut()),
             tx_count: Atomic::new(ptr::null_mut()),
             sent: Atomic::new(0),
+            packets: Atomic::new(0),
         }
     }
 
-    /// Records the clone `skb` of `original` in the slot, which must be free. The slot holds a
-    /// reference to `tx_count` until the slot is free again.
+    /// Records the clone `skb` of `original`, which has `packets` packets, in the slot, which must
+    /// be free. The slot holds a reference to `tx_count` until the slot is free again.
     ///
     /// Only one caller at a time may occupy slots.
     ///
@@ -123,6 +134,7 @@ impl Slot {
         &self,
         skb: *mut bindings::sk_buff,
         original: *mut bindings::sk_buff,
+        packets: u32,
         tx_count: &Arc<TxCount>,
     ) {
         // INVARIANT: The slot gets the original and the reference before `skb` becomes non-null.
@@ -130,12 +142,18 @@ impl Slot {
         self.tx_count
             .store(tx_count.clone().into_foreign(), ordering::Relaxed);
         self.sent.store(jiffies(), ordering::Relaxed);
+        self.packets.store(packets, ordering::Relaxed);
         self.skb.store(skb, ordering::Release);
     }
 
     /// Returns whether the slot has no packet.
     fn is_free(&self) -> bool {
         self.skb.load(ordering::Relaxed).is_null()
+    }
+
+    /// Returns the number of packets of the slot's buffer. Meaningless if the slot is free.
+    pub(super) fn packets(&self) -> u32 {
+        self.packets.load(ordering::Relaxed)
     }
 
     /// Returns the count that the slot's packet is a part of.
@@ -150,12 +168,13 @@ impl Slot {
         unsafe { Arc::borrow(self.tx_count.load(ordering::Relaxed)) }
     }
 
-    /// Frees the slot if its state is `state`. Returns the slot's reference to the [`TxCount`].
+    /// Frees the slot if its state is `state`. Returns the slot's contents.
     ///
     /// # Errors
     ///
     /// Returns the state if it is another one.
-    fn clear(&self, state: *mut bindings::sk_buff) -> Result<Arc<TxCount>, *mut bindings::sk_buff> {
+    fn clear(&self, state: *mut bindings::sk_buff) -> Result<Freed, *mut bindings::sk_buff> {
+        let packets = self.packets();
         let (free, tx_count) = (ptr::null_mut(), self.tx_count.load(ordering::Relaxed));
         let original = self.original.load(ordering::Relaxed);
         self.skb.cmpxchg(state, free, ordering::Full)?;
@@ -164,7 +183,8 @@ impl Slot {
         unsafe { bindings::consume_skb(original) };
         // SAFETY: By the type invariant `tx_count` comes from `Arc::into_foreign()`. The exchange
         // above succeeds for one caller only, so the reference is taken once.
-        Ok(unsafe { Arc::from_foreign(tx_count) })
+        let tx_count = unsafe { Arc::from_foreign(tx_count) };
+        Ok(Freed { tx_count, packets })
     }
 
     /// Frees the slot of `skb`. The packet's destructor calls this, in any context.
@@ -173,7 +193,7 @@ impl Slot {
         // [`RECOVERY_MS`] at most.
         loop {
             match self.clear(skb) {
-                Ok(tx_count) => return Departure::Freed(tx_count),
+                Ok(freed) => return Departure::Freed(freed),
                 Err(state) if state != CHECKED => return Departure::Taken,
                 Err(_) => {}
             }
@@ -184,11 +204,11 @@ impl Slot {
     }
 
     /// Frees the slot if its packet was freed without a call of its destructor. Returns the slot's
-    /// reference to the [`TxCount`] then.
+    /// contents then.
     ///
     /// Only one caller at a time is allowed, and no concurrent call of [`Self::occupy`] or
     /// [`Self::take_back`].
-    fn recover(&self) -> Option<Arc<TxCount>> {
+    fn recover(&self) -> Option<Freed> {
         let skb = self.skb.load(ordering::Relaxed);
         if skb.is_null() || self.skb.cmpxchg(skb, CHECKED, ordering::Full).is_err() {
             return None;
@@ -325,12 +345,12 @@ impl Slots {
         is_time
     }
 
-    /// Frees the slots of packets that were freed without a call of their destructor. Returns their
-    /// references to the [`TxCount`].
+    /// Frees the slots of packets that were freed without a call of their destructor. Returns the
+    /// contents of the slots.
     ///
     /// Callable in any context. Only one caller at a time is allowed: the one that calls
     /// [`Self::free`] or, if the sender has ended, a caller that excludes [`Self::take_back`].
-    pub(super) fn recover(&self) -> impl Iterator<Item = Arc<TxCount>> + '_ {
+    pub(super) fn recover(&self) -> impl Iterator<Item = Freed> + '_ {
         self.slots.iter().filter_map(Slot::recover)
     }
 

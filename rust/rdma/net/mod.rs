@@ -10,6 +10,7 @@
 //!
 //! All addresses are GIDs. IPv4 addresses are IPv4-mapped IPv6 addresses.
 
+mod flow;
 mod in_flight;
 pub(crate) mod lower;
 mod multicast;

@@ -231,6 +231,21 @@ pub(super) unsafe fn mtu(netdev: *mut bindings::net_device) -> u32 {
     unsafe { addr_of!((*netdev).mtu).read_volatile() }
 }
 
+/// Returns whether a device has all of `features` (`NETIF_F_*`).
+///
+/// # Safety
+///
+/// `netdev` must be valid.
+pub(super) unsafe fn has_features(
+    netdev: *mut bindings::net_device,
+    features: bindings::netdev_features_t,
+) -> bool {
+    // SAFETY: The caller guarantees that `netdev` is valid (see `# Safety`). The read may race with
+    // a change, and returns the old or the new value then.
+    let all = unsafe { addr_of!((*netdev).features).read_volatile() };
+    all & features == features
+}
+
 /// Maximum number of bytes that this crate keeps free in front of a packet. Tunnels ask for some
 /// hundred.
 const MAX_HEADROOM: u32 = 4096;

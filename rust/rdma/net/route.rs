@@ -11,33 +11,18 @@ use kernel::{
     sync::rcu,
 };
 
-use super::netdev::{self, index, Netdev};
+pub use super::flow::Flow;
+use super::{
+    flow::{in6_addr, v4_key, v6_key, Exit},
+    netdev::{self, index, Netdev},
+    skb::FEATURES,
+};
 use roce::ids::Qpn;
 
 use crate::{
     bindings,
     device::gid::{Gid, Network},
 };
-
-/// The key of a routing decision.
-#[derive(Clone, Copy)]
-pub struct Flow {
-    /// Source address. It must be an address of this host. An IPv6 address must be in the VRF of
-    /// device `netdev_index`, if the device is in one.
-    pub source: Gid,
-    /// Destination address, of the same IP version.
-    pub destination: Gid,
-    /// Index of the network device to send by, unless the destination is local.
-    pub netdev_index: u32,
-    /// IPv4 type of service or IPv6 traffic class.
-    pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-    /// UDP source port.
-    pub source_port: u16,
-    /// UDP destination port.
-    pub destination_port: u16,
-}
 
 /// A routing decision. [`Self::is_valid`] tells whether it still applies.
 ///
@@ -215,6 +200,29 @@ impl Route {
         // accesses `header`.
         unsafe { bindings::__ip_select_ident(self.net(&readers), &mut header, 1) };
         u16::from_be(header.id)
+    }
+
+    /// Returns whether packets may leave in bursts ([`TxBurst`](super::skb::TxBurst)). Not for hard
+    /// interrupts.
+    ///
+    /// They may if the network device takes bursts, no program of this host looks at the device's
+    /// packets (packet sockets), and neither IPsec nor a lightweight tunnel changes the packets. Nor
+    /// may the device have a queueing discipline: some take bursts apart, and report success if they
+    /// then drop a part of the packets (`tbf_segment()`, net/sched/sch_tbf.c).
+    pub fn admits_bursts(&self) -> bool {
+        // SAFETY: The entry is valid by the type invariant.
+        if self.local || self.protected || unsafe { !(*self.dst.as_ptr()).lwtstate.is_null() } {
+            return false;
+        }
+        let _readers = rcu::read_lock();
+        // SAFETY: The entry is valid by the type invariant, and RCU keeps the device valid.
+        let netdev = unsafe { bindings::dst_dev_rcu(self.dst.as_ptr()) };
+        // SAFETY: RCU keeps the device valid.
+        unsafe {
+            netdev::has_features(netdev, FEATURES)
+                && !bindings::netdev_has_queue(netdev)
+                && !bindings::dev_nit_active_rcu(netdev)
+        }
     }
 
     /// Returns the IP version.
@@ -462,15 +470,6 @@ pub fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     unsafe { bindings::rdma_get_udp_sport(flow_label, local.get(), remote.get()) }
 }
 
-/// The network devices by which a packet may leave.
-#[derive(Clone, Copy)]
-enum Exit {
-    /// Any device in the VRF of this index, or any device in no VRF if the index is 0.
-    Any { vrf: u32 },
-    /// The device of this index.
-    By(u32),
-}
-
 /// Returns the index of the VRF that device `index` is in or that it is; 0 if there is none.
 ///
 /// # Safety
@@ -577,61 +576,6 @@ unsafe fn is_own(net: *mut bindings::net, address: &bindings::in6_addr, index: u
     let tentative = bindings::IFA_F_TENTATIVE;
     // SAFETY: `net` is valid by the safety requirement, and the device under `_readers` or null.
     unsafe { bindings::ipv6_chk_addr_and_flags(net, address, netdev, true, 0, tentative) != 0 }
-}
-
-fn in6_addr(gid: Gid) -> bindings::in6_addr {
-    let mut address = bindings::in6_addr::default();
-    address.in6_u.u6_addr8 = gid.0;
-    address
-}
-
-/// Returns the key of an IPv4 look-up. It is meaningless unless both addresses are IPv4 addresses.
-fn v4_key(flow: &Flow, exit: Exit) -> bindings::flowi4 {
-    let address = |gid: Gid| u32::from_ne_bytes(gid.ipv4().unwrap_or_default());
-    let mut key = bindings::flowi4 {
-        saddr: address(flow.source),
-        daddr: address(flow.destination),
-        ..Default::default()
-    };
-    key.__fl_common = common(flow, exit);
-    key.uli = ports(flow);
-    key
-}
-
-/// Returns the key of an IPv6 look-up.
-fn v6_key(flow: &Flow, exit: Exit) -> bindings::flowi6 {
-    let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
-    let mut key = bindings::flowi6 {
-        saddr: in6_addr(flow.source),
-        daddr: in6_addr(flow.destination),
-        flowlabel: label.to_be(),
-        ..Default::default()
-    };
-    key.__fl_common = common(flow, exit);
-    key.uli = ports(flow);
-    key
-}
-
-fn common(flow: &Flow, exit: Exit) -> bindings::flowi_common {
-    let (index, vrf) = match exit {
-        Exit::Any { vrf } => (0, vrf),
-        // The look-up finds the VRF (`l3mdev_update_flow()`, net/l3mdev/l3mdev.c).
-        Exit::By(index) => (index, 0),
-    };
-    bindings::flowi_common {
-        flowic_oif: index as c_int,
-        flowic_l3mdev: vrf as c_int,
-        flowic_proto: bindings::IPPROTO_UDP as u8,
-        flowic_dscp: flow.traffic_class & 0xfc,
-        ..Default::default()
-    }
-}
-
-fn ports(flow: &Flow) -> bindings::flowi_uli {
-    let mut ports = bindings::flowi_uli::default();
-    ports.ports.sport = flow.source_port.to_be();
-    ports.ports.dport = flow.destination_port.to_be();
-    ports
 }
 
 /// Returns whether an IPv6 address is link-local (fe80::/10).

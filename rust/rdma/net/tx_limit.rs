@@ -102,9 +102,9 @@ impl Senders {
         let slots = self.ended.pop_front()?;
         // All references but the last are dropped here, each after the next one was taken. So none
         // of them is the last one to the `TxCount`.
-        let tx_count = slots.recover().last();
+        let freed = slots.recover().last();
         self.ended.push_back(slots);
-        tx_count
+        freed.map(|freed| freed.tx_count)
     }
 }
 
@@ -316,7 +316,8 @@ impl TxCount {
         if !self.slots.is_time_to_recover() {
             return false;
         }
-        let recovered = self.slots.recover().count() as u32;
+        let packets = self.slots.recover().map(|freed| freed.packets);
+        let recovered = packets.fold(0, u32::wrapping_add);
         self.in_flight.fetch_sub(recovered, ordering::Relaxed);
         recovered != 0
     }
@@ -345,6 +346,12 @@ impl TxCount {
         self.all.sockets.of(network)
     }
 
+    /// Returns the number of packets that may be sent in one burst: those up to the limit, but one
+    /// at least. Callable in any context.
+    pub fn room(&self) -> u32 {
+        self.limit.saturating_sub(self.in_flight()).max(1)
+    }
+
     /// Returns the number of packets in flight. Callable in any context.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(ordering::Relaxed)
@@ -368,9 +375,8 @@ impl TxCount {
         self.reception.is_over()
     }
 
-    /// Counts the packet `skb` as in flight, and returns a clone of it, which must be sent instead.
-    ///
-    /// The clone's destructor subtracts the packet. If the limit is reached and the sender may go
+    /// Counts the buffer `skb` as `packets` packets in flight, [`Self::room`] at most, and returns a
+    /// clone of it, which must be sent instead. The clone's destructor subtracts the packets. If the limit is reached and the sender may go
     /// beyond it ([`Beyond::SendsAfter`]), the result is `skb` itself. Only one caller at a time is
     /// allowed.
     ///
@@ -386,6 +392,7 @@ impl TxCount {
     pub(super) unsafe fn charge(
         self: &Arc<Self>,
         skb: *mut bindings::sk_buff,
+        packets: u32,
     ) -> Result<*mut bindings::sk_buff> {
         let Some(slot) = self.slots.free() else {
             return match self.beyond {
@@ -408,8 +415,8 @@ impl TxCount {
         // SAFETY: The caller gives the original up, and this function owns the clone. The first
         // clone of a buffer of `alloc_skb_fclone()` is in one object with it (`skb_clone()`,
         // net/core/skbuff.c).
-        unsafe { slot.occupy(clone, skb, self) };
-        self.in_flight.fetch_add(1, ordering::Relaxed);
+        unsafe { slot.occupy(clone, skb, packets, self) };
+        self.in_flight.fetch_add(packets, ordering::Relaxed);
         // SAFETY: This function owns the clone.
         let shared = unsafe { bindings::skb_shinfo(clone) };
         let slot = ptr::from_ref(slot).cast_mut();
@@ -422,19 +429,20 @@ impl TxCount {
         Ok(clone)
     }
 
-    /// Records that a softirq of this host is about to handle a packet, which is still counted as
-    /// in flight.
-    fn note_reception(&self) {
-        let is_last = self.in_flight.load(ordering::Relaxed) <= 1;
+    /// Records that a softirq of this host is about to handle a buffer of `packets` packets, which
+    /// are still counted as in flight.
+    fn note_reception(&self, packets: u32) {
+        let is_last = self.in_flight.load(ordering::Relaxed) <= packets;
         self.reception.record_packet(is_last);
     }
 
-    /// Subtracts a packet, and wakes the sender if it waits and no more than half of the limit is
-    /// in flight.
-    fn subtract(&self) {
-        let before = self.in_flight.fetch_sub(1, ordering::Full);
+    /// Subtracts packets, and wakes the sender if it waits and no more than half of the limit is in
+    /// flight.
+    fn subtract(&self, packets: u32) {
+        let before = self.in_flight.fetch_sub(packets, ordering::Full);
         smp_mb();
-        if before.saturating_sub(1) > self.limit / 2 || !self.waiting.load(ordering::Relaxed) {
+        if before.saturating_sub(packets) > self.limit / 2 || !self.waiting.load(ordering::Relaxed)
+        {
             return;
         }
         if self.waiting.xchg(false, ordering::Full) {
@@ -473,10 +481,10 @@ unsafe extern "C" fn packet_destructor(skb: *mut bindings::sk_buff) {
     // `TxCount` (see `# Safety`).
     let tx_count = unsafe { slot.tx_count() };
     if received {
-        tx_count.note_reception();
+        tx_count.note_reception(slot.packets());
     }
     match slot.vacate(skb) {
-        Departure::Freed(tx_count) => tx_count.subtract(),
+        Departure::Freed(freed) => freed.tx_count.subtract(freed.packets),
         Departure::Checking => {}
         // The slot keeps its reference.
         Departure::Taken => tx_count.all.wait_for_take_back(),
@@ -511,7 +519,7 @@ mod tests {
     /// Returns a packet in flight.
     fn send_packet(tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: `packet` has just created the buffer with `alloc_skb_fclone()`.
-        unsafe { tx_count.charge(packet()?) }
+        unsafe { tx_count.charge(packet()?, 1) }
     }
 
     /// Frees a packet in flight without a call of its destructor, as GRO does.
@@ -553,14 +561,14 @@ mod tests {
         let tx_limit = TxLimit::new(2, Beyond::Waits, NoSender, &tx_limits)?;
         let packets = [packet()?, packet()?, packet()?];
         // SAFETY: `packet` has just created the buffers with `alloc_skb_fclone()`.
-        let [first, second, third] = packets.map(|skb| unsafe { tx_limit.charge(skb) });
+        let [first, second, third] = packets.map(|skb| unsafe { tx_limit.charge(skb, 1) });
         assert_eq!(third, Err(EAGAIN));
         assert!(!tx_limit.available());
         free(second?);
         assert!(tx_limit.available());
         // SAFETY: `packet` created the buffer with `alloc_skb_fclone()`, and the failed call left
         // it to the test.
-        let third = unsafe { tx_limit.charge(packets[2]) };
+        let third = unsafe { tx_limit.charge(packets[2], 1) };
         free(first?);
         free(third?);
         assert!(tx_limit.none_in_flight());

@@ -22,12 +22,13 @@ use crate::{bindings, device::gid::Network, support::sync::wait_for_readers};
 
 /// Receiver of the packets of a socket.
 pub trait Receiver: Send + Sync + 'static {
-    /// Handles a packet.
+    /// Handles a packet or a burst, whose packets after the first are `rest`. All packets of a burst
+    /// have the same addresses and ports.
     ///
     /// # Context
     ///
     /// Softirq, with the RCU read lock held. Must not sleep.
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb);
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: KVec<RxSkb>);
 
     /// Handles the report of a packet that was unusable and has been freed. The context is that of
     /// [`Self::receive`].
@@ -116,6 +117,9 @@ impl<T: Receiver> UdpSocket<T> {
         // SAFETY: `net` holds the namespace, and this function owns the socket. `sk_user_data`
         // stays valid until `drop`.
         unsafe { bindings::setup_udp_tunnel_sock(net.as_ptr(), sock.as_ptr(), &mut config) };
+        // The socket gets bursts in one piece.
+        // SAFETY: This function owns the valid socket.
+        unsafe { bindings::udp_allow_gso(sock.as_ptr()) };
         // INVARIANT: The call above set `sk_user_data` to `receiver`, which comes from
         // `into_foreign`.
         Ok(Self {
@@ -193,7 +197,7 @@ unsafe extern "C" fn encap_rcv<T: Receiver>(
     // only after it has waited for all RCU readers that may have read it.
     let receiver = unsafe { Arc::<T>::borrow(receiver) };
     match received {
-        Ok(skb) => T::receive(receiver, skb),
+        Ok((skb, rest)) => T::receive(receiver, skb, rest),
         Err(why) => T::refuse(receiver, why),
     }
     0

@@ -10,6 +10,7 @@
 mod admin;
 mod arrivals;
 mod attributes;
+mod burst;
 pub(crate) mod cached_state;
 pub(crate) mod capacity;
 mod create;
@@ -24,6 +25,7 @@ pub(crate) mod kernel_queue;
 pub(crate) mod next_run;
 mod page_fault;
 pub(crate) mod parked;
+mod payload;
 pub(crate) mod peer;
 pub(crate) mod raw;
 pub(crate) mod recv_queue;

@@ -16,7 +16,7 @@ use kernel::{
 
 use super::{
     linear,
-    rx::{RxSkb, IPV4_LEN, IPV6_LEN, UDP_LEN},
+    rx::{ip_len, RxSkb, UDP_LEN},
 };
 use crate::{
     bindings,
@@ -30,9 +30,9 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, and `self` alone owns it. `alloc_skb_fclone()` created it, and it has
-/// neither a clone nor a `frag_list`. All its bytes were written, and no code writes them while
-/// they are shared.
+/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`.
+/// `alloc_skb_fclone()` created it, and it has no clone. All its bytes were written, and no code
+/// writes them while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
@@ -47,24 +47,73 @@ impl Written {
         Self(skb)
     }
 
-    /// Counts the buffer as in flight, and returns the buffer to send.
+    /// Returns the buffer, which is valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *mut bindings::sk_buff {
+        self.0.as_ptr()
+    }
+
+    /// Returns the number of bytes from `data` on.
+    pub(super) fn len(&self) -> u32 {
+        // SAFETY: The buffer is valid by the type invariant.
+        unsafe { (*self.0.as_ptr()).len }
+    }
+
+    /// Counts the buffer as `count` packets in flight, and returns the buffer to send.
     ///
     /// # Errors
     ///
     /// Returns `EAGAIN` if the sender has as many packets in flight as its tx limit allows
     /// (`net/tx_limit.rs`), and `ENOMEM` if there is no memory.
-    fn charge(self, tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
+    fn charge(self, count: u32, tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
         // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
         // and which has no clone. It was built without a destructor and a socket.
-        let sent = unsafe { tx_count.charge(self.0.as_ptr()) }?;
+        let sent = unsafe { tx_count.charge(self.0.as_ptr(), count) }?;
         // Either this buffer is to be sent, or a clone of it is, and `tx_count` keeps this buffer.
         let _ = self.into_raw();
         Ok(sent)
     }
 
     /// Gives up the ownership of the buffer.
-    fn into_raw(self) -> NonNull<bindings::sk_buff> {
+    pub(super) fn into_raw(self) -> NonNull<bindings::sk_buff> {
         ManuallyDrop::new(self).0
+    }
+
+    /// Sends `count` packets of the IP version `network`, as [`TxPacket::send`] does. The longest
+    /// packet has `len` bytes, IP header included.
+    pub(super) fn transmit(
+        self,
+        network: Network,
+        count: u32,
+        len: usize,
+        route: &Route,
+        tx_count: &Arc<TxCount>,
+    ) -> Result {
+        if network != route.network() {
+            return Err(EINVAL);
+        }
+        let skb = self.charge(count, tx_count)?;
+        let readers = rcu::read_lock();
+        // SAFETY: This function owns the buffer, which has no `dst_entry` yet, and sends or frees
+        // it while `readers` lives.
+        let attached = unsafe { route.attach(skb, len, &readers) };
+        // SAFETY: This function owns the buffer, which is not used again.
+        let net = attached.inspect_err(|_| unsafe { bindings::consume_skb(skb) })?;
+        // A part of IPsec expects a packet's own socket to be the one that was passed to the IP
+        // layer (`iptfs_is_too_big()`, net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`,
+        // net/xfrm/xfrm_output.c, which dereferences the packet's socket).
+        let socket = match route.is_protected() {
+            true => ptr::null_mut(),
+            false => tx_count.socket(route.network()),
+        };
+        let code = match route.network() {
+            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
+            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
+            Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
+            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
+            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
+            Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
+        };
+        sent(code)
     }
 }
 
@@ -81,7 +130,7 @@ impl Drop for Written {
 ///
 /// The network header is set, and at `data`: the first 20 bytes (IPv4) or 40 bytes (IPv6). Its IP
 /// version is `network`, and an IPv4 header has no options. The network header and the 8 bytes
-/// behind it are linear.
+/// behind it are linear. The buffer has no `frag_list`.
 pub struct TxPacket {
     skb: Written,
     network: Network,
@@ -117,35 +166,14 @@ impl TxPacket {
     /// there is no memory; otherwise the error of [`Route::attach`] or of the IP layer. The packet
     /// is freed then.
     pub fn send(self, route: &Route, tx_count: &Arc<TxCount>) -> Result {
-        if self.network != route.network() {
-            return Err(EINVAL);
-        }
-        let skb = self.skb.0.as_ptr();
-        // SAFETY: The buffer is valid by the type invariant.
-        let len = unsafe { (*skb).len as usize };
-        let skb = self.skb.charge(tx_count)?;
-        let readers = rcu::read_lock();
-        // SAFETY: This function owns the buffer, which has no `dst_entry` yet, and sends or frees
-        // it while `readers` lives.
-        let attached = unsafe { route.attach(skb, len, &readers) };
-        // SAFETY: This function owns the buffer, which is not used again.
-        let net = attached.inspect_err(|_| unsafe { bindings::consume_skb(skb) })?;
-        // A part of IPsec expects a packet's own socket to be the one that was passed to the IP
-        // layer (`iptfs_is_too_big()`, net/xfrm/xfrm_iptfs.c, calls `xfrm_local_error()`,
-        // net/xfrm/xfrm_output.c, which dereferences the packet's socket).
-        let socket = match route.is_protected() {
-            true => ptr::null_mut(),
-            false => tx_count.socket(route.network()),
-        };
-        let code = match route.network() {
-            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
-            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
-            Network::V4 => unsafe { bindings::ip_local_out(net, socket, skb) },
-            // SAFETY: This function gives the complete buffer up, which has a route. `net` is the
-            // namespace of that route. The socket, if there is one, is valid as long as `tx_count`.
-            Network::V6 => unsafe { bindings::ip6_local_out(net, socket, skb) },
-        };
-        sent(code)
+        let (skb, network) = self.into_parts();
+        let len = skb.len() as usize;
+        skb.transmit(network, 1, len, route, tx_count)
+    }
+
+    /// Gives up the buffer and its IP version.
+    pub(super) fn into_parts(self) -> (Written, Network) {
+        (self.skb, self.network)
     }
 
     /// Turns the packet into a received one, which QP `sender` of this host sent to this host.
@@ -154,11 +182,7 @@ impl TxPacket {
     ///
     /// Returns `EINVAL` if a header is missing, which the type invariant excludes.
     pub fn into_rx(self, sender: u32) -> Result<RxSkb> {
-        let ip_len = match self.network {
-            Network::V4 => IPV4_LEN,
-            Network::V6 => IPV6_LEN,
-        };
-        let headers = ip_len.wrapping_add(UDP_LEN) as u32;
+        let headers = ip_len(self.network).wrapping_add(UDP_LEN) as u32;
         // SAFETY: By the type invariant `self` owns the valid buffer.
         if unsafe { bindings::skb_pull(self.skb.0.as_ptr(), headers) }.is_null() {
             return Err(EINVAL);
@@ -212,7 +236,7 @@ impl TxFrame {
         if self.linear().len() < header as usize {
             return Err(EINVAL);
         }
-        let skb = self.0.charge(tx_count)?;
+        let skb = self.0.charge(1, tx_count)?;
         // SAFETY: This function owns the buffer until it is sent. The device is held until after
         // that.
         unsafe { bindings::skb_set_dev(skb, netdev.as_ptr()) };

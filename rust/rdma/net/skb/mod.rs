@@ -7,9 +7,11 @@
 //! frees the buffer.
 
 mod backlog;
+mod burst;
 mod complete;
 mod frame;
 mod ingress;
+mod members;
 mod queue;
 mod rx;
 mod tx;
@@ -23,6 +25,7 @@ use crate::{bindings, support::crc32::crc32_le_raw};
 
 pub use self::{
     backlog::{Backlog, PayerBacklog, PayerBacklogs},
+    burst::TxBurst,
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,
@@ -30,6 +33,8 @@ pub use self::{
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,
 };
+
+pub(super) use self::burst::FEATURES;
 
 /// A range of bytes whose parts are taken from consecutive pieces.
 struct Cursor {

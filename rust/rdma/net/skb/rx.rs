@@ -12,10 +12,11 @@ use super::{
     crc32,
     ingress::{Ingress, Origin},
     linear,
+    members::take_members,
 };
 use crate::{
     bindings,
-    device::gid::Gid,
+    device::gid::{Gid, Network},
     memory::copy::copy_bytes,
     verbs::mr::{Span, SpanError},
 };
@@ -26,6 +27,14 @@ pub(super) const IPV4_LEN: usize = 20;
 pub(super) const IPV6_LEN: usize = 40;
 /// Length of a UDP header, in bytes.
 pub(super) const UDP_LEN: usize = 8;
+
+/// Returns the length of an IP header without options or extension headers, in bytes.
+pub(super) fn ip_len(network: Network) -> usize {
+    match network {
+        Network::V4 => IPV4_LEN,
+        Network::V6 => IPV6_LEN,
+    }
+}
 
 /// A received packet, from its BTH to its ICRC.
 ///
@@ -141,32 +150,46 @@ unsafe fn discard(skb: NonNull<bindings::sk_buff>, why: Discard) {
 
 impl RxSkb {
     /// Takes over the buffer that an encapsulation socket received. Its `data` is at the UDP
-    /// header.
+    /// header. Returns the packet and, if it is the first of a burst, the packets behind it.
     ///
     /// # Errors
     ///
-    /// Returns [`Discard::IpHeader`] if the IP header is not acceptable, or if there is no memory.
-    /// The buffer is freed then.
+    /// Returns [`Discard::IpHeader`] if the IP header of a packet is not acceptable, or if there is
+    /// no memory. The buffer is freed then.
     ///
     /// # Safety
     ///
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
-    pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
+    pub(crate) unsafe fn from_encap(
+        skb: NonNull<bindings::sk_buff>,
+    ) -> Result<(Self, KVec<Self>), Discard> {
         // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback, and gives it
         // up (see `# Safety`).
-        let Some(origin) = (unsafe { strip(skb) }) else {
+        let Some((origin, rest)) = (unsafe { strip(skb) }) else {
             // SAFETY: The caller gives the buffer up (see `# Safety`), and it is not used again.
             unsafe { discard(skb, Discard::IpHeader) };
             return Err(Discard::IpHeader);
         };
         // SAFETY: The caller gives the buffer up (see `# Safety`). `strip` established the
         // invariants except the control block.
-        let skb = unsafe { Self::new(skb, false, origin, None) };
+        let skb = unsafe { Self::received(skb, origin) };
         if !skb.has_addresses() {
             skb.discard(Discard::IpHeader);
             return Err(Discard::IpHeader);
         }
-        Ok(skb)
+        Ok((skb, rest))
+    }
+
+    /// Takes over the buffer of a packet that arrived as `origin` says.
+    ///
+    /// # Safety
+    ///
+    /// The buffer must be as the type's invariants say, except its control block. The caller gives
+    /// it up.
+    pub(super) unsafe fn received(skb: NonNull<bindings::sk_buff>, origin: Origin) -> Self {
+        // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
+        // (see `# Safety`).
+        unsafe { Self::new(skb, false, origin, None) }
     }
 
     /// Returns `false` if an IPv6 header has an IPv4-mapped address or no source address.
@@ -428,14 +451,14 @@ impl RxSkb {
         unsafe { super::for_each_run(self.0, offset, len, copy) }.ok_or(EFAULT)
     }
 
-    /// Returns whether the ICRC needs no check: it was checked, or a QP of this host sent the
-    /// packet without a network.
+    /// Returns whether the ICRC needs no check: it was checked, a QP of this host sent the packet
+    /// without a network, or the packet is one of a burst (`members.rs`) and not the first.
     pub fn is_trusted(&self) -> bool {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).trusted }
     }
 
-    /// Records that the ICRC was checked and is right.
+    /// Records that the ICRC needs no check any more.
     pub fn trust(&mut self) {
         // SAFETY: The control block holds a `Control` by the type invariant. `&mut self` excludes
         // other users.
@@ -456,14 +479,15 @@ impl Drop for RxSkb {
     }
 }
 
-/// Checks the IP header and pulls the UDP header. Returns how the packet arrived, or `None` if it
-/// is not acceptable or there is no memory to make it linear.
+/// Checks the IP header and pulls the UDP header. Returns how the packet arrived, and the packets
+/// behind it if it is the first of a burst. Returns `None` if a packet is not acceptable or there is
+/// no memory.
 ///
 /// # Safety
 ///
 /// `buffer` must come from an `encap_rcv` callback that has not returned, and the caller must own
 /// it.
-unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
+unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, KVec<RxSkb>)> {
     let skb = buffer.as_ptr();
     // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
     // and the IP and UDP layers have set both headers and made them linear.
@@ -513,6 +537,9 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
     }
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`). Its headers were
+    // checked above, and the UDP header was pulled.
+    let rest = unsafe { take_members(buffer, ip_len, origin) }?;
     // SAFETY: `skb` is valid, so it has a shared info. A buffer without bytes beyond the linear
     // ones has no `frag_list`.
     let chained =
@@ -521,7 +548,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<Origin> {
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
-    Some(origin)
+    Some((origin, rest))
 }
 
 /// Returns the number of bytes behind the IP header, as that header says.

@@ -18,7 +18,7 @@ use super::{
     linear,
     rx::{IpHeader, UDP_LEN},
 };
-use crate::{bindings, device::gid::Network, verbs::mr::Span};
+use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
 
 /// A packet or a frame under construction.
 ///
@@ -186,7 +186,7 @@ unsafe fn copy_span(to: NonNull<u8>, span: &Span<'_>) {
     let _: Result<(), Infallible> = span.for_each_piece(|from, len| {
         // SAFETY: A piece is valid for reads of its length. The lengths add up to `span.len()`, and
         // the caller guarantees that `to` is valid for writes of as many bytes (see `# Safety`).
-        unsafe { bindings::memcpy(to.cast(), from.as_ptr().cast(), len) };
+        unsafe { copy_bytes(to, from.as_ptr(), len) };
         to = to.wrapping_add(len);
         Ok(())
     });

@@ -54,6 +54,8 @@ pub(crate) enum Counter {
     ReceivedBytes,
     /// Trains of packets sent to QPs of the device.
     SentTrains,
+    /// Bursts of packets passed to the network stack as one buffer.
+    SentBursts,
     /// Packets for a connected QP with other addresses than the QP's path, or from another QP of
     /// this host than its peer. Datagrams to an address that isn't the device's.
     DropPeer,
@@ -102,6 +104,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"sent_bytes"),
     CounterName::new(c"rcvd_bytes"),
     CounterName::new(c"sent_trains"),
+    CounterName::new(c"sent_bursts"),
     CounterName::new(c"drop_peer"),
     CounterName::new(c"drop_interface"),
     CounterName::new(c"drop_service"),

@@ -80,8 +80,8 @@ struct Sockets {
 }
 
 impl Receiver for NetContext {
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb) {
-        rx::receive(&this, skb);
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: KVec<RxSkb>) {
+        rx::receive(&this, skb, rest);
     }
 
     fn refuse(this: ArcBorrow<'_, Self>, why: Discard) {

@@ -13,7 +13,7 @@ use kernel::{prelude::*, sync::Arc};
 use rdma::net::{
     netdev::Netdev,
     route::Route,
-    skb::{TxFrame, TxPacket},
+    skb::{TxBurst, TxFrame, TxPacket},
     tx_limit::TxCount,
 };
 
@@ -28,6 +28,8 @@ pub(crate) enum Outgoing {
         /// Route of a datagram. `None` for other packets: they take the route of their QP's peer.
         route: Option<Route>,
     },
+    /// A burst of packets, which take the route of their QP's peer.
+    Burst(TxBurst),
     /// A whole frame, and the network device that sends it.
     Frame(TxFrame, Netdev),
 }
@@ -50,6 +52,7 @@ impl Outgoing {
                 let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
                 packet.send(route, tx_limit)
             }
+            Self::Burst(burst) => burst.send(peer.route().ok_or(ENETUNREACH)?, tx_limit),
             // Any error becomes `EAGAIN`. So the caller doesn't conclude from an `EMSGSIZE` of the
             // network stack that the frame is longer than the MTU: its length was compared with the
             // MTU before.

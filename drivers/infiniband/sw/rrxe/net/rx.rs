@@ -35,19 +35,24 @@ use crate::{
     qp::Qp,
 };
 
-/// A packet with decoded headers, or a train (`net/train.rs`).
+/// A packet with decoded headers, or a train: one of a QP of this device (`net/train.rs`), or a
+/// burst, whose packets arrived together.
 pub(crate) struct RxPacket {
-    /// The socket buffer.
+    /// The socket buffer, that of the first packet of a burst.
     pub(crate) skb: RxSkb,
+    /// The buffers of the other packets of a burst.
+    rest: KVec<RxSkb>,
     /// The decoded headers.
     pub(crate) packet: Packet,
-    /// Number of packets. More than one only if the buffer holds a train.
+    /// Number of packets. More than one only if this is a train.
     pub(crate) count: u32,
     /// Path MTU of the sender of a train.
     mtu: Mtu,
-    /// Offset of the payload from the BTH, in bytes. In a train, offset of the payload's
-    /// description.
+    /// Offset of the payload from the BTH, in bytes. If the buffer holds a train, offset of the
+    /// payload's description.
     payload_offset: usize,
+    /// Offsets of the payload in the further buffers of a burst.
+    rest_offsets: RestOffsets,
     /// Number of bytes of a train's payload before the payload of `packet`.
     skipped: u32,
     /// Sender of a train, if it still exists.
@@ -78,10 +83,12 @@ impl RxPacket {
                 let packet = Self {
                     endpoints: skb.endpoints(),
                     skb,
+                    rest: KVec::new(),
                     packet: decoded.packet,
                     count: 1,
                     mtu: Mtu::Bytes4096,
                     payload_offset: decoded.payload_offset,
+                    rest_offsets: RestOffsets::default(),
                     skipped: 0,
                     sender: None,
                 };
@@ -95,6 +102,30 @@ impl RxPacket {
                 None
             }
         }
+    }
+
+    /// Decodes the headers of a burst. The caller checks the ICRCs.
+    ///
+    /// # Errors
+    ///
+    /// The buffers, if the packets aren't a train.
+    #[inline(never)]
+    fn decode_burst(mut skb: RxSkb, mut rest: KVec<RxSkb>) -> Result<Self, (RxSkb, KVec<RxSkb>)> {
+        let Some((train, payload_offset, rest_offsets)) = join(&mut skb, &mut rest) else {
+            return Err((skb, rest));
+        };
+        Ok(Self {
+            endpoints: skb.endpoints(),
+            skb,
+            rest,
+            packet: train.packet,
+            count: train.count,
+            mtu: train.mtu,
+            payload_offset,
+            rest_offsets,
+            skipped: 0,
+            sender: None,
+        })
     }
 
     /// Turns the packet into the train that its buffer holds, without the first `received` packets.
@@ -157,9 +188,22 @@ impl RxPacket {
         }
     }
 
-    /// Returns the socket buffer, without the decoded headers.
-    pub(crate) fn into_skb(self) -> RxSkb {
-        self.skb
+    /// Returns whether this is a burst.
+    pub(crate) fn is_burst(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// Returns the socket buffers in the order of their packets, without the decoded headers.
+    pub(crate) fn into_skbs(self) -> impl Iterator<Item = RxSkb> {
+        Iterator::chain([self.skb].into_iter(), self.rest)
+    }
+
+    /// Passes the socket buffers to `take`, the last one first.
+    pub(crate) fn take_skbs_backwards(mut self, take: impl Fn(RxSkb)) {
+        while let Some(skb) = self.rest.pop() {
+            take(skb);
+        }
+        take(self.skb);
     }
 
     /// Copies payload from `offset` on until `span` is full. `mrs` are the memory regions of the
@@ -179,12 +223,50 @@ impl RxPacket {
             .locate(offset, span.len())
             .map_err(|_| AccessFault::Denied)?;
         match self.skb.train() {
+            None if self.is_burst() => self
+                .copy_burst(offset, span)
+                .map_err(|_| AccessFault::Denied),
             None => self
                 .skb
                 .copy_to_span(start, span)
                 .map_err(|_| AccessFault::Denied),
             Some(_) => self.copy_train(offset, span, mrs),
         }
+    }
+
+    /// Works as [`Self::copy_payload`] for a burst.
+    #[inline(never)]
+    fn copy_burst(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanError> {
+        let mtu = self.mtu.bytes() as usize;
+        let total = self.packet.payload_len as usize;
+        let (mut from, mut done) = (offset as usize, 0usize);
+        while done < span.len() {
+            // All packets but the last one are full.
+            let index = from.wrapping_shr(mtu.trailing_zeros());
+            let start = index.wrapping_mul(mtu);
+            let within = from.wrapping_sub(start);
+            let left = total.saturating_sub(from).min(mtu.saturating_sub(within));
+            let count = left.min(span.len().wrapping_sub(done));
+            let (skb, at) = self.member(index).ok_or(SpanError::Range)?;
+            if count == 0 {
+                return Err(SpanError::Range);
+            }
+            skb.copy_to_span(at.saturating_add(within), &span.part(done, count)?)?;
+            (from, done) = (from.saturating_add(count), done.saturating_add(count));
+        }
+        Ok(())
+    }
+
+    /// Returns buffer `index` of a burst, and the offset of the payload in it.
+    fn member(&self, index: usize) -> Option<(&RxSkb, usize)> {
+        let Some(behind) = index.checked_sub(1) else {
+            return Some((&self.skb, self.payload_offset));
+        };
+        let at = match index == self.rest.len() {
+            true => self.rest_offsets.last,
+            false => self.rest_offsets.between,
+        };
+        Some((self.rest.get(behind)?, at))
     }
 
     /// Works as [`Self::copy_payload`] for a train.
@@ -205,6 +287,10 @@ impl RxPacket {
     /// [`SpanError::Range`] if there is less payload.
     pub(crate) fn read_payload(&self, offset: u32, to: &mut [u8]) -> Result<(), SpanError> {
         let start = self.locate(offset, to.len())?;
+        // The payloads that the caller reads by this function have one packet each.
+        if self.is_burst() {
+            return Err(SpanError::Range);
+        }
         self.skb
             .copy_to_slice(start, to)
             .map_err(|_| SpanError::Range)
@@ -234,14 +320,62 @@ impl RxPacket {
     /// # Errors
     ///
     /// [`Discard::Checksum`] if the ICRC is wrong.
-    #[inline(never)]
     fn verify(&mut self) -> Result<(), Discard> {
-        if !self.skb.is_trusted() {
-            icrc_is_right(&self.skb).ok_or(Discard::Checksum)?;
-            self.skb.trust();
-        }
-        Ok(())
+        verify(&mut self.skb)?;
+        self.rest.iter_mut().try_for_each(verify)
     }
+}
+
+/// Works as [`RxPacket::verify`] for one buffer.
+#[inline(never)]
+fn verify(skb: &mut RxSkb) -> Result<(), Discard> {
+    if !skb.is_trusted() {
+        icrc_is_right(skb).ok_or(Discard::Checksum)?;
+        skb.trust();
+    }
+    Ok(())
+}
+
+/// Offsets of the payload from the BTH, in bytes, in the buffers behind the first one of a burst.
+#[derive(Clone, Copy, Default)]
+struct RestOffsets {
+    /// Offset in all these buffers but the last one.
+    between: usize,
+    /// Offset in the last buffer.
+    last: usize,
+}
+
+/// Returns the train that the packets of a burst are, and the offsets of the payload in the first
+/// and in the further buffers. Returns `None` if the packets aren't a train.
+fn join(first: &mut RxSkb, rest: &mut KVec<RxSkb>) -> Option<(Train, usize, RestOffsets)> {
+    let count = u32::try_from(rest.len()).ok()?.checked_add(1)?;
+    let start = decode(first)?;
+    let (last, between) = rest.split_last_mut()?;
+    let end = decode(last)?;
+    let train = Train::join(&start.packet, &end.packet, count)?;
+    let mut offsets = RestOffsets {
+        between: 0,
+        last: end.payload_offset,
+    };
+    for (index, skb) in (1u32..).zip(between) {
+        let (packet, _) = train.packet(index);
+        let expected = packet.encode();
+        let length = expected
+            .len()
+            .saturating_add(packet.payload_len as usize)
+            .saturating_add(ICRC_LEN);
+        if skb.len() != length || skb.header(expected.len())? != &*expected {
+            return None;
+        }
+        offsets.between = expected.len();
+    }
+    Some((train, start.payload_offset, offsets))
+}
+
+/// Decodes the headers of one buffer.
+fn decode(skb: &mut RxSkb) -> Option<wire::Decoded> {
+    let length = skb.len();
+    wire::decode(skb.header(MAX_HEADER)?, length).ok()
 }
 
 /// Returns `Some` if the last four bytes are the ICRC of the headers and of all bytes before.
@@ -267,32 +401,99 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     (Icrc::resume(register).finish() == icrc).then_some(())
 }
 
-/// Receives a packet from the network. Softirq, under RCU.
-pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
-    let drops = &context.drops;
-    let Some(mut packet) = RxPacket::decode(skb, drops) else {
-        return;
-    };
-    if packet.skb.is_from_this_host() {
-        return drops.discard(packet.skb, Discard::Looped);
+/// Receives a packet, or a burst whose packets after the first are `rest`, from the network.
+/// Softirq, under RCU.
+pub(crate) fn receive(context: &NetContext, skb: RxSkb, rest: KVec<RxSkb>) {
+    // The packet is moved as little as possible: the stack frames of the functions that are called
+    // take room from the network stack, which sends the QP's packets.
+    let mut packet = decode_received(context, skb, rest);
+    if let Some(qp) = accept(context, &mut packet) {
+        Qp::receive(qp.as_arc_borrow(), &mut packet);
     }
+}
+
+/// Decodes the headers of a packet or a burst. The packets of a burst that is no train are handled
+/// one by one.
+#[inline(never)]
+fn decode_received(context: &NetContext, skb: RxSkb, rest: KVec<RxSkb>) -> Option<RxPacket> {
+    if skb.is_from_this_host() {
+        let skbs = Iterator::chain([skb].into_iter(), rest);
+        skbs.for_each(|skb| context.drops.discard(skb, Discard::Looped));
+        return None;
+    }
+    if rest.is_empty() {
+        return RxPacket::decode(skb, &context.drops);
+    }
+    match RxPacket::decode_burst(skb, rest) {
+        Ok(packet) => Some(packet),
+        Err((skb, rest)) => {
+            deliver_singly(context, Iterator::chain([skb].into_iter(), rest));
+            None
+        }
+    }
+}
+
+/// Returns the QP that shall receive the packet or the burst now. Otherwise takes the packet: it was
+/// refused, or the members of a group receive it later.
+#[inline(never)]
+fn accept(context: &NetContext, slot: &mut Option<RxPacket>) -> Option<Arc<Qp>> {
+    let packet = slot.as_mut()?;
     let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
     if to.is_multicast() || qpn == Qpn::MULTICAST {
-        if let Some((only, packet)) = deliver_to_group(context, packet) {
-            Qp::receive(only.as_arc_borrow(), packet);
-        }
-        return;
+        let (only, packet) = deliver_to_group(context, slot.take()?)?;
+        *slot = Some(packet);
+        return Some(only);
     }
+    find(context, packet)
+        .map_err(|refusal| refuse(context, slot.take(), refusal))
+        .ok()
+}
+
+/// Puts the packets of a burst into the inbox of their QP one by one, if it accepts them. Runs no
+/// QP, because the caller's stack frames have no room for that.
+#[cold]
+#[inline(never)]
+fn deliver_singly(context: &NetContext, skbs: impl Iterator<Item = RxSkb>) {
+    for skb in skbs {
+        let Some(mut packet) = RxPacket::decode(skb, &context.drops) else {
+            continue;
+        };
+        match find(context, &mut packet) {
+            Ok(qp) => packet
+                .into_skbs()
+                .for_each(|skb| Qp::receive_later(qp.as_arc_borrow(), skb)),
+            Err(refusal) => refuse(context, Some(packet), refusal),
+        }
+    }
+}
+
+/// Returns the QP that a packet or a burst is for, if that QP accepts it.
+fn find(context: &NetContext, packet: &mut RxPacket) -> Result<Arc<Qp>, Refusal> {
+    let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
     let ingress = packet.skb.ingress();
     // The table's read section (`read_section.rs`), which is not RCU's, ends before the QP runs.
     // Each run is a read section of its own. So a writer that removes an object from a table waits
     // for one run at most.
-    match context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, &mut packet)) {
-        Some(Ok(qp)) => Qp::receive(qp.as_arc_borrow(), packet),
-        Some(Err(Refusal::Counted)) => packet.skb.discard(Discard::NoQueuePair),
-        Some(Err(Refusal::Discard(why))) => drops.discard(packet.skb, why),
-        None => drops.discard(packet.skb, Discard::NoQueuePair),
+    let found = context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, packet));
+    found.unwrap_or(Err(Refusal::Discard(Discard::NoQueuePair)))
+}
+
+/// Frees the buffers of a packet that no QP accepts. One packet of a burst may be corrupted: the
+/// packets are handled one by one then.
+#[cold]
+#[inline(never)]
+fn refuse(context: &NetContext, packet: Option<RxPacket>, refusal: Refusal) {
+    let Some(packet) = packet else {
+        return;
+    };
+    let is_corrupted = matches!(refusal, Refusal::Discard(Discard::Checksum));
+    if is_corrupted && packet.is_burst() {
+        return deliver_singly(context, packet.into_skbs());
     }
+    packet.into_skbs().for_each(|skb| match refusal {
+        Refusal::Counted => skb.discard(Discard::NoQueuePair),
+        Refusal::Discard(why) => context.drops.discard(skb, why),
+    });
 }
 
 /// Reason why a QP doesn't accept a packet.

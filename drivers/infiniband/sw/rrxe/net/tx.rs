@@ -52,6 +52,8 @@ pub(crate) struct PacketBuilder<'a> {
     missing: usize,
     /// Number of pad bytes behind the payload.
     pad: usize,
+    /// Number of packets before this one in its burst.
+    index: u16,
 }
 
 impl<'a> PacketBuilder<'a> {
@@ -78,7 +80,13 @@ impl<'a> PacketBuilder<'a> {
             bth: *header.first_chunk()?,
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
+            index: 0,
         })
+    }
+
+    /// Makes the packet the one behind `index` others in a burst.
+    pub(crate) fn set_index(&mut self, index: u16) {
+        self.index = index;
     }
 
     /// Returns the source and the destination address.
@@ -167,6 +175,9 @@ impl<'a> PacketBuilder<'a> {
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
         let mut ip = self.address.header.with_length(length);
+        if self.index != 0 {
+            ip = ip.numbered(self.index);
+        }
         if self.route.is_protected() {
             ip = ip.fragmentable(self.route);
         }

@@ -42,9 +42,9 @@ impl<'a> Arrivals<'a> {
         self.take_latest()
     }
 
-    /// Puts a packet back to the front of the inbox.
+    /// Puts a packet, or the packets of a burst, back to the front of the inbox.
     pub(crate) fn put_back(&self, packet: RxPacket) {
-        self.inbox.put_back(packet.into_skb());
+        packet.take_skbs_backwards(|skb| self.inbox.put_back(skb));
     }
 
     /// Returns whether no packet is left.

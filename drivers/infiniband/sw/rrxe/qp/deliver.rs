@@ -42,18 +42,20 @@ impl Qp {
 
     /// Receives a packet whose ICRC is right. The packet is taken in by a run in this context if
     /// softirqs of this CPU have time left for QPs of processes, else by a later run in a thread (a
-    /// deferred run). QPs of kernel consumers run in this context always. Softirq.
-    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: RxPacket) {
-        let mut packet = Some(packet);
-        let mut arrivals = Arrivals::with(&this.inbox, &mut packet);
+    /// deferred run). QPs of kernel consumers run in this context always. The packet is taken from
+    /// its place. Softirq.
+    pub(crate) fn receive(this: ArcBorrow<'_, Self>, packet: &mut Option<RxPacket>) {
+        let mut arrivals = Arrivals::with(&this.inbox, packet);
         if this.kernel_queue.is_some() {
             return Self::advance_with(this, &mut arrivals);
         }
         this.workqueues
             .softirq_time
             .spend(|| Self::advance_with(this, &mut arrivals));
-        if let Some(packet) = packet {
-            Self::receive_later(this, packet.into_skb());
+        if let Some(packet) = packet.take() {
+            packet
+                .into_skbs()
+                .for_each(|skb| Self::receive_later(this, skb));
         }
     }
 

@@ -11,7 +11,7 @@ use kernel::{
 };
 use rdma::{net::tx_cpu::TxCpu, support::table::LastLookup, trace};
 use roce::{
-    host::{AccessFault, Count, RemoteAccess},
+    host::{AccessFault, Count},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
     time::Instant,
@@ -24,19 +24,15 @@ use crate::{
     device::stats::Counters,
     gsi::Gsi,
     limits::INBOX,
-    memory::{mr::Mr, mw::RemoteContext, remote::RemoteRange},
-    net::{
-        local,
-        outgoing::Outgoing,
-        rx::RxPacket,
-        tx::{PacketBuilder, Payload},
-    },
+    memory::mr::Mr,
+    net::{local, outgoing::Outgoing, rx::RxPacket, tx::PacketBuilder},
     qp::{
         arrivals::Arrivals,
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
-        parked::{gather_error, Parked},
+        parked::Parked,
+        payload::PayloadReader,
         peer::Peer,
         raw,
         recv_queue::RecvQueue,
@@ -267,7 +263,9 @@ impl Core {
             *budget = budget.saturating_sub(1);
             if !self.take_in(qp, now, &mut packet, budget, effects) {
                 arrivals.put_back(packet);
-                return !self.parked.is_parked();
+                if self.parked.is_parked() {
+                    return false;
+                }
             }
         }
         true
@@ -294,8 +292,8 @@ impl Core {
     }
 
     /// Takes in a packet or a train. The run's `budget` has paid for one packet. Returns `false` if
-    /// the budget ends within the train, or if memory that a packet needs is absent. Then the rest
-    /// must be taken in again.
+    /// the budget ends within the train, if the packets of a burst must be taken in one by one, or if
+    /// memory that a packet needs is absent. Then the rest must be taken in again.
     fn take_in(
         &mut self,
         qp: &Qp,
@@ -316,6 +314,9 @@ impl Core {
         }
         if packet.skb.train().is_some() {
             return self.take_in_train(qp, now, packet, budget, effects);
+        }
+        if packet.is_burst() {
+            return self.take_in_burst(qp, now, packet, budget, effects);
         }
         self.with_engine(qp, Some(packet), effects, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);
@@ -373,15 +374,15 @@ impl Core {
             };
             // Sent here and not in `build_next`, whose stack frame is gone by now: the network
             // stack needs the rest of the kernel stack.
-            let count = match next {
+            let cost = match next {
                 Next::Send(outgoing, transmit) => {
                     let sent = outgoing.send(&self.peer, &qp.tx_limit);
                     self.handle_sent(qp, now, &transmit, sent, effects);
-                    1
+                    transmit.count
                 }
-                Next::Done(count) => count,
+                Next::Done(count) => train::cost(count),
             };
-            *budget = budget.saturating_sub(train::cost(count));
+            *budget = budget.saturating_sub(cost);
         }
     }
 
@@ -404,7 +405,7 @@ impl Core {
         let next = if parked_transmit.is_some() {
             parked_transmit.as_ref()
         } else {
-            let limit = self.train_limit();
+            let limit = self.train_limit(qp);
             polled = self.with_engine(qp, None, effects, |engine, host| {
                 engine.poll_train(now, limit, host)
             });
@@ -412,17 +413,25 @@ impl Core {
         };
         let transmit = next?;
         if transmit.count > 1 {
-            match self.send_train(qp, transmit, effects) {
-                Some(TxOutcome::Left | TxOutcome::Lost) => {}
-                Some(TxOutcome::Dropped) => self.engine.transmit_dropped(now, transmit),
+            let built = if self.trains.is_local {
+                self.send_train(qp, transmit, effects).map(Built::Handled)
+            } else {
+                self.build_burst(qp, transmit)
+            };
+            match built {
+                Some(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
+                Some(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
+                Some(Built::Handled(TxOutcome::Dropped)) => {
+                    self.engine.transmit_dropped(now, transmit);
+                }
                 None => {
-                    self.engine.withdraw(transmit);
-                    self.trains.singles = transmit.count;
-                    return Some(Next::Done(1));
+                    self.send_singly(transmit);
+                    return (!self.parked.is_parked()).then_some(Next::Done(1));
                 }
             }
             return Some(Next::Done(transmit.count));
         }
+        self.trains.note_single(transmit);
         match self.build(qp, transmit, effects) {
             Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
             Ok(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
@@ -450,11 +459,16 @@ impl Core {
         effects: &mut RunEffects,
     ) {
         let Err(error) = sent else {
-            return self.counters.add_sent(1, transmit.packet.payload_len);
+            return self
+                .counters
+                .add_sent(transmit.count, transmit.packet.payload_len);
         };
         self.counters.count(Count::SendErr);
         if error != EMSGSIZE {
             return self.engine.transmit_dropped(now, transmit);
+        }
+        if transmit.count > 1 {
+            return self.send_singly(transmit);
         }
         if let Err(fault) = oversize(transmit) {
             self.with_engine(qp, None, effects, |engine, host| {
@@ -487,7 +501,7 @@ impl Core {
         }
         let packet = &transmit.packet;
         let counters = &self.counters;
-        let (pd, mrs, length) = (self.pd.id(), &qp.device.mrs, packet.payload_len);
+        let (pd, length) = (self.pd.id(), packet.payload_len);
         let mut found = None;
         let resolved = match (packet.service, transmit.source) {
             (Service::Ud(_), Source::Send { slot, .. }) => {
@@ -503,36 +517,16 @@ impl Core {
             counters.count(Count::SendErr);
             return Ok(Built::Handled(TxOutcome::Dropped));
         };
-        match transmit.source {
-            Source::None => {}
-            Source::Send { slot, offset } => {
-                let own = OwnMemory {
-                    mrs,
-                    pd,
-                    recent: &mut self.own_region,
-                    parked: &mut self.parked,
-                };
-                self.sq
-                    .gather(slot, offset, length, &mut frame, own)
-                    .map_err(gather_error)?;
-            }
-            Source::Remote { rkey, va, srqn } => {
-                let pd = self.rq.remote_pd(pd, srqn).map_err(TransmitFault::Remote)?;
-                let qpn = qp.qpn.get();
-                let range = RemoteRange {
-                    context: RemoteContext { pd, qpn },
-                    rkey,
-                    va,
-                    length,
-                    access: RemoteAccess::Read,
-                };
-                let recent = &mut self.peer_region;
-                let read = mrs.with_remote(recent, &range, |span| frame.append(&span));
-                self.parked
-                    .remote(read, &range)
-                    .map_err(TransmitFault::Remote)?;
-            }
-        }
+        let mut payload = PayloadReader {
+            qp,
+            pd,
+            sq: &self.sq,
+            rq: &self.rq,
+            own_region: &mut self.own_region,
+            peer_region: &mut self.peer_region,
+            parked: &mut self.parked,
+        };
+        payload.append(transmit.source, length, &mut frame)?;
         let gsi = self.gsi.as_mut();
         if let Some(Err(reason)) = gsi.map(|gsi| gsi.check_sent(qp, frame.payload(length))) {
             counters.add(reason, 1);
@@ -561,7 +555,7 @@ impl Core {
 }
 
 /// Result of the building of a packet.
-enum Built {
+pub(super) enum Built {
     /// The network stack has to send the packet.
     Send(Outgoing),
     /// The packet needs no more work.

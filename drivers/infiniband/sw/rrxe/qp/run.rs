@@ -151,8 +151,10 @@ impl Qp {
         run(arrivals);
         if let Some(packet) = arrivals.take_latest() {
             // Another CPU holds the turn lock, or the runs ended before the packet was taken in.
-            if let Err(skb) = this.inbox.push(packet.into_skb()) {
-                this.net.drops.discard(skb, Discard::Overflow);
+            for skb in packet.into_skbs() {
+                if let Err(skb) = this.inbox.push(skb) {
+                    this.net.drops.discard(skb, Discard::Overflow);
+                }
             }
             run(arrivals);
         }

@@ -13,6 +13,7 @@ use roce::{
 };
 
 use super::{
+    burst,
     effects::RunEffects,
     engine::{Core, TxOutcome},
     Qp,
@@ -35,6 +36,10 @@ pub(crate) struct Trains {
     pub(crate) is_local: bool,
     /// Number of packets to send one by one, because they can't be sent as a train.
     pub(crate) singles: u32,
+    /// Number of packets that were sent in bursts (`qp/burst.rs`) since the last loss of a burst.
+    pub(super) sent_in_bursts: u32,
+    /// Number of packets that were sent one by one after the last loss of a burst.
+    pub(super) pause: u32,
 }
 
 /// Returns the part of a run's budget that sending `count` packets takes, one packet or a train.
@@ -56,15 +61,16 @@ fn copy_cost(train: &Train) -> u32 {
 impl Core {
     /// Returns the maximum number of packets that the engine may return at a time.
     #[inline]
-    pub(super) fn train_limit(&mut self) -> u32 {
-        if !self.trains.is_local {
-            return 1;
-        }
+    pub(super) fn train_limit(&mut self, qp: &Qp) -> u32 {
         if let Some(left) = self.trains.singles.checked_sub(1) {
             self.trains.singles = left;
             return 1;
         }
-        MAX_BYTES.wrapping_shr(self.engine.path_mtu().bytes().trailing_zeros())
+        let mtu = self.engine.path_mtu().bytes();
+        match self.trains.is_local {
+            true => MAX_BYTES.wrapping_shr(mtu.trailing_zeros()),
+            false => burst::limit(mtu).min(qp.tx_limit.room()),
+        }
     }
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
@@ -183,6 +189,28 @@ impl Core {
             self.count_received(qp, packet);
         }
         true
+    }
+
+    /// Has the engine take in a burst whose sender the peer check has admitted. The run's `budget`
+    /// has paid for the first packet. Returns `false` if the packets must be taken in one by one.
+    #[inline(never)]
+    pub(super) fn take_in_burst(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        packet: &RxPacket,
+        budget: &mut u32,
+        effects: &mut RunEffects,
+    ) -> bool {
+        let train = packet.train();
+        let is_whole = self.with_engine(qp, Some(packet), effects, |engine, host| {
+            engine.handle_train(now, &train, host)
+        });
+        if is_whole {
+            *budget = budget.saturating_sub(train.count.saturating_sub(1));
+            self.count_received(qp, packet);
+        }
+        is_whole
     }
 
     /// Counts the packets of a train, or a single packet, that the engine has taken in.

@@ -1,0 +1,74 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together timeout=300
+# Tests that large messages pass through the network stack in bursts (bursts.py), and arrive with the
+# right data whatever the network stack does with the bursts.
+source "$(dirname "$0")/../lib/guest.sh"
+PROGRAM_SECONDS=120
+
+# transfers NAME EXPECTED [ADDRESS1 ADDRESS2]: runs bursts.py.
+transfers() {
+	python3 "$(dirname "$0")/bursts.py" "$DEV1" "$(gid_index "$DEV1" "${3:-$HOST1_V4}")" \
+		"$DEV2" "$(gid_index "$DEV2" "${4:-$HOST2_V4}")" "$1" "$2" || fail "bursts.py exits with status 0" "$1: status $?"
+}
+
+# sniff HOST: starts tcpdump on the host; unsniff ends it.
+sniff() {
+	rm -f /tmp/sniff
+	ip netns exec "h$1" tcpdump -ni eth0 -w /dev/null "udp port 4791" 2>/tmp/sniff &
+	SNIFFER=$!
+	wait_for 20 grep -q listening /tmp/sniff
+}
+unsniff() {
+	kill "$SNIFFER"
+	wait "$SNIFFER" 2>/dev/null
+}
+
+check "two hosts" hosts_up 4200
+check "link on host 1" link_add 1
+check "link on host 2" link_add 2
+
+transfers "over IPv4" bursts
+transfers "over IPv6" bursts $HOST1_V6 $HOST2_V6
+
+check "tcpdump runs on host 2" sniff 2
+transfers "while the receiver of half of them runs tcpdump" bursts
+unsniff
+check "tcpdump runs on host 1" sniff 1
+SNIFFER1=$SNIFFER
+check "tcpdump runs on host 2" sniff 2
+transfers "while both hosts run tcpdump" singles
+unsniff
+kill "$SNIFFER1"
+
+# A queueing discipline may drop a part of a burst.
+netem "corrupt 1%"
+transfers "over a queueing discipline" singles
+netem_off
+
+# The rule drops bursts, whose length is that of all packets.
+for host in 1 2; do
+	ip netns exec h$host nft -f - <<-'RULES'
+		table inet long { chain in { type filter hook input priority 0; meta length gt 8000 drop; }; }
+	RULES
+done
+transfers "over a path that drops bursts" few
+for host in 1 2; do ip netns exec h$host nft delete table inet long; done
+
+for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list off >/dev/null; done
+transfers "over network devices without segmentation of lists" singles
+for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list on gso off >/dev/null; done
+transfers "over network devices with gso off" singles
+for host in 1 2; do ip netns exec h$host ethtool -K eth0 gso on >/dev/null; done
+transfers "over network devices with gso on again" bursts
+
+vlan_up() {
+	local host
+	for host in 1 2; do
+		ip -n h$host link add link eth0 name eth0.5 type vlan id 5 &&
+			ip -n h$host addr add 10.79.0.$host/24 dev eth0.5 && ip -n h$host link set eth0.5 up || return
+	done
+	wait_for 20 gid_index "$DEV1" 10.79.0.1 && wait_for 20 gid_index "$DEV2" 10.79.0.2
+}
+check "VLANs" vlan_up
+transfers "over a VLAN" bursts 10.79.0.1 10.79.0.2
