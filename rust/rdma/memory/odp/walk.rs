@@ -57,9 +57,9 @@ impl Found<'_> {
 
 /// Finds the pages of `range`: addresses of the process, in whole pages. Absent pages are
 /// faulted in, unless `how` is [`Fault::MappedOnly`]. Calls `store` with the pages, with the
-/// lock of `umem` held, so `store` must not sleep. [`Found::page`] refuses pages of a smaller
-/// order than `order`. In a thread of the process, so that the address space has a user;
-/// sleeps.
+/// lock of `umem` held and preemption disabled, so `store` must not sleep. [`Found::page`] refuses
+/// pages of a smaller order than `order`. In a thread of the process, so that the address space has
+/// a user; sleeps.
 ///
 /// # Errors
 ///

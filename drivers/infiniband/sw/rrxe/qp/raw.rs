@@ -128,9 +128,9 @@ fn lost(counters: &Counters) -> Result<Option<Outgoing>, TransmitFault> {
     Ok(None)
 }
 
-/// Takes in the frames that wait for `qp`, within `budget`. If the memory for a frame is absent,
-/// the QP is parked and the frame is put back to the front of the queue. Bottom halves disabled,
-/// turn lock held.
+/// Takes in the frames that wait for `qp`, within `budget`. If on-demand memory for a frame is not
+/// resident, the QP is parked and the frame is put back to the front of the queue. Bottom halves
+/// disabled, turn lock held.
 pub(crate) fn receive(
     core: &mut Core,
     qp: &Qp,

@@ -25,8 +25,8 @@ static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Runs iterations until the standard input ends. The CQ is armed for solicited completions. Only
 /// the last message is solicited, so only that one may cause an event. Prints "attached" after the
-/// set-up, as `rrxe-check hold-group` does, because the function `hold` of guest.sh waits for that
-/// word.
+/// set-up, as `rrxe-check hold-group` does, because the function `start_holder` of guest.sh waits
+/// for that word.
 pub fn run(device: &str) -> Fallible<()> {
     let mut connection = SelfConnected::connect(device, 16, 16)?;
     thread::spawn(|| {
