@@ -2,14 +2,17 @@
 
 //! The GID table of a port, which ib_core keeps in step with the addresses of network devices.
 
-use core::ptr::NonNull;
+use core::{mem::ManuallyDrop, ptr::NonNull};
 
 use kernel::{error::from_err_ptr, ffi::c_int, sync::rcu};
 
 use crate::{
     bindings,
     device::{gid::Gid, IbDevice},
-    net::{lower::Lower, netdev::Netdev},
+    net::{
+        lower::Lower,
+        netdev::{self, Netdev},
+    },
 };
 
 /// The only port of a device.
@@ -32,21 +35,49 @@ impl GidEntry {
         NonNull::new(from_err_ptr(found.cast_mut()).ok()?).map(Self)
     }
 
+    /// Returns an entry to which ib_core owns a count, or `None` if `source` is null. The result must
+    /// not be dropped as a [`GidEntry`].
+    ///
+    /// # Safety
+    ///
+    /// `source` must be null, or a valid entry with a count that outlives the result.
+    pub(crate) unsafe fn borrow(
+        source: *const bindings::ib_gid_attr,
+    ) -> Option<ManuallyDrop<Self>> {
+        // INVARIANT: The caller guarantees a valid entry with a count (see `# Safety`). A
+        // `ManuallyDrop` doesn't give the count up.
+        let entry = NonNull::new(source.cast_mut()).map(Self);
+        entry.map(ManuallyDrop::new)
+    }
+
     /// Returns the address.
     pub(crate) fn gid(&self) -> Gid {
-        Gid::from_raw(&self.as_raw().gid)
+        // SAFETY: The entry is valid by the type invariant, and its GID doesn't change.
+        Gid::from_raw(unsafe { &(*self.as_raw()).gid })
     }
 
     /// Returns whether the entry is for RoCEv2.
-    fn is_routable(&self) -> bool {
-        self.as_raw().gid_type == bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP
+    pub(crate) fn is_routable(&self) -> bool {
+        // SAFETY: The entry is valid by the type invariant, and its type doesn't change.
+        let gid_type = unsafe { (*self.as_raw()).gid_type };
+        gid_type == bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP
     }
 
-    /// Returns the C structure.
-    pub(crate) fn as_raw(&self) -> &bindings::ib_gid_attr {
-        // SAFETY: The entry is valid by the type invariant. Rust code reads only its GID and its
-        // type, which don't change.
-        unsafe { self.0.as_ref() }
+    /// Returns the index of the network device that has the address, or 0 if the address is gone.
+    pub(crate) fn netdev_index(&self) -> u32 {
+        let _readers = rcu::read_lock();
+        // SAFETY: The entry is valid by the type invariant, and the RCU read lock is held.
+        let netdev = from_err_ptr(unsafe { bindings::rdma_read_gid_attr_ndev_rcu(self.as_raw()) });
+        netdev.map_or(0, |netdev| {
+            // SAFETY: A result that is no error pointer is a valid device, which RCU keeps alive.
+            unsafe { netdev::index(netdev) }
+        })
+    }
+
+    /// Returns the C structure, which is valid as long as `self`. ib_core may change its network
+    /// device meanwhile.
+    fn as_raw(&self) -> *const bindings::ib_gid_attr {
+        self.0.as_ptr()
     }
 }
 

@@ -3,16 +3,16 @@
 //! Address vectors: destination, source and IP header fields of a QP's or an address handle's
 //! packets (`struct rdma_ah_attr`).
 
-use kernel::{error::from_err_ptr, prelude::*, sync::rcu};
+use kernel::prelude::*;
 use pin_init::Zeroable;
 
 use crate::{
     bindings,
     device::{
         gid::{Gid, Network},
+        gid_table::GidEntry,
         IbDevice,
     },
-    net::netdev,
 };
 
 /// Address vector of a connected QP, of an address handle or of a work request ([`PostedAv`]),
@@ -73,11 +73,11 @@ impl Av {
             return Err(EINVAL);
         }
         // SAFETY: ib_core holds a reference to the source's entry of the GID table during the call.
-        let source = unsafe { attr.grh.sgid_attr.as_ref() }.ok_or(EINVAL)?;
-        if source.gid_type != bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
+        let source = unsafe { GidEntry::borrow(attr.grh.sgid_attr) }.ok_or(EINVAL)?;
+        if !source.is_routable() {
             return Err(EINVAL);
         }
-        let sgid = Gid::from_raw(&source.gid);
+        let sgid = source.gid();
         let dgid = Gid::from_raw(&attr.grh.dgid);
         if sgid.network() != dgid.network() {
             return Err(EINVAL);
@@ -86,7 +86,7 @@ impl Av {
             dgid,
             sgid,
             sgid_index: attr.grh.sgid_index,
-            netdev_index: netdev_index(source),
+            netdev_index: source.netdev_index(),
             network: sgid.network(),
             traffic_class: attr.grh.traffic_class,
             hop_limit: attr.grh.hop_limit,
@@ -169,7 +169,7 @@ impl PostedAv {
             dgid: self.dgid,
             sgid,
             sgid_index: self.sgid_index,
-            netdev_index: netdev_index(source.as_raw()),
+            netdev_index: source.netdev_index(),
             network,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit.max(1),
@@ -180,15 +180,4 @@ impl PostedAv {
             port: PORT,
         })
     }
-}
-
-/// Returns the index of the network device that has a source address, or 0 if the address is gone.
-fn netdev_index(source: &bindings::ib_gid_attr) -> u32 {
-    let _readers = rcu::read_lock();
-    // SAFETY: The reference shows that the entry is valid, and the RCU read lock is held.
-    let netdev = from_err_ptr(unsafe { bindings::rdma_read_gid_attr_ndev_rcu(source) });
-    netdev.map_or(0, |netdev| {
-        // SAFETY: A result that is no error pointer is a valid device, which RCU keeps alive.
-        unsafe { netdev::index(netdev) }
-    })
 }
