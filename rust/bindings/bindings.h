@@ -42,6 +42,7 @@
 #include <net/ndisc.h>
 #include <net/net_namespace.h>
 #include <net/netns/generic.h>
+#include <net/page_pool/types.h>
 #include <net/route.h>
 #include <net/udp.h>
 #include <net/udp_tunnel.h>

@@ -51,3 +51,9 @@ __rrxe_helper int rrxe_helper_cpu_without_softirqs(void)
 		return raw_smp_processor_id() << 1 | 1;
 	return softirq_count() || irqs_disabled() ? raw_smp_processor_id() << 1 : -1;
 }
+
+/* Returns whether the caller excludes softirqs of its CPU, and is not in a hard interrupt. */
+__rrxe_helper bool rrxe_helper_in_bottom_half(void)
+{
+	return softirq_count() && !in_hardirq() && !in_nmi();
+}

@@ -7,6 +7,7 @@
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
 #include <net/ip.h>
+#include <net/page_pool/helpers.h>
 
 __rrxe_helper void rrxe_helper_skb_reserve(struct sk_buff *skb, int len)
 {
@@ -149,6 +150,12 @@ __rrxe_helper int rrxe_helper_secpath_exists(const struct sk_buff *skb)
 __rrxe_helper int rrxe_helper_skb_cloned(const struct sk_buff *skb)
 {
 	return skb_cloned(skb);
+}
+
+/* Returns whether alloc_skb_fclone() created a buffer. */
+__rrxe_helper bool rrxe_helper_skb_has_clone_room(const struct sk_buff *skb)
+{
+	return skb->fclone == SKB_FCLONE_ORIG;
 }
 
 /* Returns whether the clone of an skb of alloc_skb_fclone() is not yet freed. */
@@ -297,4 +304,19 @@ __rrxe_helper bool rrxe_helper_skb_encapsulation(const struct sk_buff *skb)
 __rrxe_helper unsigned char *rrxe_helper_skb_transport_header(const struct sk_buff *skb)
 {
 	return skb_transport_header(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_mark_for_recycle(struct sk_buff *skb)
+{
+	skb_mark_for_recycle(skb);
+}
+
+__rrxe_helper void rrxe_helper_page_pool_free_va(struct page_pool *pool, void *va, bool direct)
+{
+	page_pool_free_va(pool, va, direct);
+}
+
+__rrxe_helper size_t rrxe_helper_SKB_WITH_OVERHEAD(size_t size)
+{
+	return SKB_WITH_OVERHEAD(size);
 }

@@ -254,7 +254,7 @@ impl Slot {
     }
 }
 
-/// The stage of life of a sender's slots. It tells which list of `TxLimits` (`net/tx_limit.rs`) the
+/// The stage of life of a sender's slots. It tells which list of `TxLimits` (`net/senders.rs`) the
 /// slots are in.
 #[derive(Clone, Copy)]
 #[repr(i32)]

@@ -20,6 +20,7 @@ mod reception;
 pub mod route;
 pub(crate) mod segment;
 mod sender_socket;
+mod senders;
 pub mod skb;
 pub mod tap;
 pub mod tx_cpu;

@@ -30,9 +30,8 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`.
-/// `alloc_skb_fclone()` created it, and it has no clone. All its bytes were written, and no code
-/// writes them while they are shared.
+/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`. It has no clone.
+/// All its bytes were written, and no code writes them while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
@@ -65,8 +64,8 @@ impl Written {
     /// Returns `EAGAIN` if the sender has as many packets in flight as its tx limit allows
     /// (`net/tx_limit.rs`), and `ENOMEM` if there is no memory.
     fn charge(self, count: u32, tx_count: &Arc<TxCount>) -> Result<*mut bindings::sk_buff> {
-        // SAFETY: By the type invariant `self` owns the buffer, which `alloc_skb_fclone()` created
-        // and which has no clone. It was built without a destructor and a socket.
+        // SAFETY: By the type invariant `self` owns the buffer, which has no clone. It was built
+        // without a destructor and a socket.
         let sent = unsafe { tx_count.charge(self.0.as_ptr(), count) }?;
         // Either this buffer is to be sent, or a clone of it is, and `tx_count` keeps this buffer.
         let _ = self.into_raw();

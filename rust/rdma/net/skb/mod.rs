@@ -12,6 +12,7 @@ mod complete;
 mod frame;
 mod ingress;
 mod members;
+mod pages;
 mod queue;
 mod rx;
 mod tx;
@@ -29,6 +30,7 @@ pub use self::{
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     ingress::Ingress,
+    pages::TxPages,
     queue::{FrameQueue, SkbQueue},
     rx::{Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,

@@ -3,8 +3,9 @@
 //! Packets and frames under construction. The types of [`super::complete`] are complete ones, which
 //! can be sent.
 //!
-//! All bytes of such a buffer are linear, in memory of the slab allocator. `truesize` is the memory
-//! that the buffer takes, except 256 bytes: the buffer has room for a clone beside it, which
+//! All bytes of such a buffer are linear, in memory of the slab allocator or, if the packet is one of
+//! a burst, of [`TxPages`]. `truesize` is the memory that the buffer takes, except 256 bytes: a
+//! buffer of the former kind has room for a clone beside it, which
 //! [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page fragment
 //! (`netdev_alloc_frag()`) would keep up to 32 KiB allocated while a few bytes of it wait in a
 //! queue.
@@ -16,6 +17,7 @@ use kernel::prelude::*;
 use super::{
     complete::{TxFrame, TxPacket, Written},
     linear,
+    pages::TxPages,
     rx::{IpHeader, UDP_LEN},
 };
 use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
@@ -24,8 +26,8 @@ use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr:
 ///
 /// # Invariants
 ///
-/// The buffer is valid and linear, and `self` alone owns it. `alloc_skb_fclone()` created it, and
-/// it has no clone. At least `room` bytes are free behind its data.
+/// The buffer is valid and linear, and `self` alone owns it. It has no clone. At least `room` bytes
+/// are free behind its data.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     room: usize,
@@ -44,6 +46,18 @@ impl TxSkb {
         // (net/core/skbuff.c) computes from `size` fits a `u32`.
         let skb = unsafe { bindings::alloc_skb_fclone(size as u32, bindings::GFP_ATOMIC) };
         let skb = NonNull::new(skb)?;
+        // SAFETY: The buffer is empty, and has room for `headroom` bytes.
+        unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
+        // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.
+        Some(Self { skb, room })
+    }
+
+    /// Allocates a buffer as [`Self::new`] does, from `pages` if possible. The packet can be sent as
+    /// a packet of a burst only, and not as the first one.
+    pub fn new_member(headroom: usize, room: usize, pages: &TxPages) -> Option<Self> {
+        let Some(skb) = pages.build(headroom.checked_add(room)?) else {
+            return Self::new(headroom, room);
+        };
         // SAFETY: The buffer is empty, and has room for `headroom` bytes.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
         // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.

@@ -14,7 +14,7 @@ use rdma::{
     device::gid::{Gid, Network},
     net::{
         netns::{Net, NetnsId},
-        skb::{Backlog, Discard, Ingress, RxSkb},
+        skb::{Backlog, Discard, Ingress, RxSkb, TxPages},
         tx_limit::TxLimits,
         udp::{OpenError, Receiver, UdpSocket},
     },
@@ -68,6 +68,8 @@ pub(crate) struct NetContext {
     /// Tx limits (limits of packets in flight) of all QPs of the module, including those of this
     /// namespace.
     pub(crate) tx_limits: Arc<TxLimits>,
+    /// Memory of the packets of bursts of all QPs of the module.
+    pub(crate) tx_pages: Arc<TxPages>,
     /// Sockets of the UDP port, open while the namespace has devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -91,7 +93,7 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in the namespace `net`.
-    fn open(net: &Net, tx_limits: Arc<TxLimits>) -> Result<Arc<Self>> {
+    fn open(net: &Net, tx_limits: Arc<TxLimits>, tx_pages: Arc<TxPages>) -> Result<Arc<Self>> {
         tx_limits.complete()?;
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
@@ -107,6 +109,7 @@ impl NetContext {
                 drops: Drops::new(),
                 cm_budget <- CmBudget::new()?,
                 tx_limits,
+                tx_pages,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -209,6 +212,7 @@ pub(crate) struct NetContexts {
     #[pin]
     entries: Mutex<KVec<Entry>>,
     tx_limits: Arc<TxLimits>,
+    tx_pages: Arc<TxPages>,
 }
 
 /// A namespace with devices.
@@ -228,6 +232,7 @@ impl NetContexts {
         try_pin_init!(Self {
             entries <- new_mutex!(KVec::new(), "rrxe_contexts"),
             tx_limits: TxLimits::new()?,
+            tx_pages: TxPages::new()?,
         })
     }
 
@@ -255,7 +260,7 @@ impl NetContexts {
             return Ok(entry.context.clone());
         }
         entries.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(net, self.tx_limits.clone())?;
+        let context = NetContext::open(net, self.tx_limits.clone(), self.tx_pages.clone())?;
         let entry = Entry {
             context: context.clone(),
             devices: 1,

@@ -6,7 +6,7 @@ use kernel::prelude::*;
 use rdma::{
     net::{
         route::Route,
-        skb::{self, Endpoints, RxSkb, TxPacket, TxSkb},
+        skb::{self, Endpoints, RxSkb, TxPacket, TxPages, TxSkb},
     },
     support::crc32::crc32_le,
     verbs::mr::Span,
@@ -64,6 +64,32 @@ impl<'a> PacketBuilder<'a> {
     ///
     /// Bottom halves disabled.
     pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
+        Self::with(address, route, packet, TxSkb::new)
+    }
+
+    /// Begins packet `index` of a burst, which is not the first one, as [`Self::new`] does.
+    pub(crate) fn new_member(
+        address: &'a Address,
+        route: &'a Route,
+        packet: &Packet,
+        index: u16,
+        pages: &TxPages,
+    ) -> Option<Self> {
+        let allocate = |headroom, room| TxSkb::new_member(headroom, room, pages);
+        let mut builder = Self::with(address, route, packet, allocate)?;
+        builder.index = index;
+        Some(builder)
+    }
+
+    /// Begins a packet in a buffer that `allocate` allocates with the headroom and the room that it
+    /// gets.
+    #[inline]
+    fn with(
+        address: &'a Address,
+        route: &'a Route,
+        packet: &Packet,
+        allocate: impl FnOnce(usize, usize) -> Option<TxSkb>,
+    ) -> Option<Self> {
         let header = packet.encode();
         let payload = packet.payload_len;
         let headroom = route
@@ -71,7 +97,7 @@ impl<'a> PacketBuilder<'a> {
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
         let room = header.len().saturating_add(payload as usize);
-        let mut skb = TxSkb::new(headroom, room.saturating_add(TRAILER_MAX))?;
+        let mut skb = allocate(headroom, room.saturating_add(TRAILER_MAX))?;
         skb.put(&header).ok()?;
         Some(Self {
             address,
@@ -82,11 +108,6 @@ impl<'a> PacketBuilder<'a> {
             pad: wire::pad(payload) as usize,
             index: 0,
         })
-    }
-
-    /// Makes the packet the one behind `index` others in a burst.
-    pub(crate) fn set_index(&mut self, index: u16) {
-        self.index = index;
     }
 
     /// Returns the source and the destination address.

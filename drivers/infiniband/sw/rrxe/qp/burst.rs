@@ -98,10 +98,16 @@ impl Core {
         let mut burst: Option<TxBurst> = None;
         for index in 0..transmit.count {
             let (packet, offset) = train.packet(index);
-            let Some(mut frame) = PacketBuilder::new(address, route, &packet) else {
+            let frame = match index {
+                0 => PacketBuilder::new(address, route, &packet),
+                _ => {
+                    let pages = &qp.net.tx_pages;
+                    PacketBuilder::new_member(address, route, &packet, index as u16, pages)
+                }
+            };
+            let Some(mut frame) = frame else {
                 return Some(Built::Handled(TxOutcome::Dropped));
             };
-            frame.set_index(index as u16);
             let source = transmit.source.behind(offset);
             if payload
                 .append(source, packet.payload_len, &mut frame)
