@@ -10,6 +10,7 @@
 
 use crate::mtu::Mtu;
 use crate::wire::packet::{Body, Bth, Packet, ReadPart, SendPart, WritePart};
+use crate::wire::Header;
 
 /// Consecutive packets of one SEND, RDMA WRITE or READ response.
 ///
@@ -75,6 +76,16 @@ impl Train {
         (packet, offset)
     }
 
+    /// Returns an iterator over the headers of the packets. The packets between the first and the
+    /// last one differ by the PSN only, so their headers are encoded once.
+    pub fn headers(&self) -> Headers<'_> {
+        Headers {
+            train: self,
+            index: 0,
+            between: None,
+        }
+    }
+
     /// Returns the train without its first `count` packets, and the offset of its payload in that
     /// of `self`. Returns `None` if no packet is left.
     pub fn skip(&self, count: u32) -> Option<(Self, u32)> {
@@ -98,6 +109,57 @@ impl Train {
             ..*self
         };
         Some((rest, offset))
+    }
+}
+
+/// The encoded headers of one packet of a train, and its payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoded {
+    /// Headers, from the BTH on.
+    pub header: Header,
+    /// Offset of the payload in that of the train, in bytes.
+    pub offset: u32,
+    /// Length of the payload in bytes.
+    pub length: u32,
+}
+
+/// Iterator over the packets of a train ([`Train::headers`]).
+pub struct Headers<'a> {
+    train: &'a Train,
+    /// Number of packets so far.
+    index: u32,
+    /// Headers of the last packet that was neither the first nor the last one.
+    between: Option<Header>,
+}
+
+impl Iterator for Headers<'_> {
+    type Item = Encoded;
+
+    fn next(&mut self) -> Option<Encoded> {
+        let (train, index) = (self.train, self.index);
+        if index >= train.count {
+            return None;
+        }
+        self.index = index.wrapping_add(1);
+        let is_between = index != 0 && self.index < train.count;
+        if let Some(mut header) = self.between.filter(|_| is_between) {
+            header.set_psn(train.packet.bth.psn.plus(index));
+            return Some(Encoded {
+                header,
+                offset: index.saturating_mul(train.mtu.bytes()),
+                length: train.mtu.bytes(),
+            });
+        }
+        let (packet, offset) = train.packet(index);
+        let header = packet.encode();
+        if is_between {
+            self.between = Some(header);
+        }
+        Some(Encoded {
+            header,
+            offset,
+            length: packet.payload_len,
+        })
     }
 }
 

@@ -231,6 +231,15 @@ impl Pair {
 fn check_join(train: &Train) {
     let count = train.count;
     let packet = |index| train.packet(index).0;
+    assert_eq!(train.headers().count(), count as usize);
+    for (index, encoded) in (0..).zip(train.headers()) {
+        let (packet, offset) = train.packet(index);
+        assert_eq!(*encoded.header, *packet.encode());
+        assert_eq!(
+            (encoded.offset, encoded.length),
+            (offset, packet.payload_len)
+        );
+    }
     let (first, last) = (packet(0), packet(count - 1));
     if count == 1 {
         assert_eq!(Train::join(&first, &last, count), None);
