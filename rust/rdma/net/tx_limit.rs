@@ -296,7 +296,7 @@ impl Drop for TxCount {
 ///
 /// `destructor_arg` of `skb` must be the packet's slot. The slot must hold its reference to the
 /// [`TxCount`] until [`Slot::vacate`] or, if that returns [`Departure::Taken`], until
-/// [`wait_for_destructors`] has returned.
+/// [`TxLimits::drain`] has waited for destructors.
 pub(super) unsafe extern "C" fn packet_destructor(skb: *mut bindings::sk_buff) {
     // SAFETY: The network stack destroys valid buffers.
     let shared = unsafe { bindings::skb_shinfo(skb) };

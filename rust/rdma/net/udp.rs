@@ -28,7 +28,7 @@ pub trait Receiver: Send + Sync + 'static {
     /// # Context
     ///
     /// Softirq, with the RCU read lock held. Must not sleep.
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: KVec<RxSkb>);
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: Option<KVec<RxSkb>>);
 
     /// Handles the report of a packet that was unusable and has been freed. The context is that of
     /// [`Self::receive`].

@@ -14,29 +14,25 @@ use core::{ptr::NonNull, slice};
 use kernel::prelude::*;
 
 use super::{
-    burst::is_burst,
     ingress::Origin,
     rx::{RxSkb, IPV6_LEN, UDP_LEN},
 };
 use crate::bindings;
 
-/// Takes all packets but the first out of a received burst. Returns no packets if `head` is no
-/// burst. Returns `None` if a packet isn't of the first one's flow, if the burst was changed on its
-/// way, or if there is no memory. `head` has the remaining packets then.
+/// Takes all packets but the first out of a received burst. Returns `None` if a packet isn't of the
+/// first one's flow, if the burst was changed on its way, or if there is no memory. `head` has the
+/// remaining packets then.
 ///
 /// # Safety
 ///
-/// The caller must own the valid `head`. Its `data` must be behind a UDP header, and its network
-/// header `ip_len` bytes before that header. Both headers must be linear.
+/// The caller must own the valid `head`, which must be a burst (`is_burst`). Its `data` must be
+/// behind a UDP header, and its network header `ip_len` bytes before that header. Both headers must
+/// be linear.
 pub(super) unsafe fn take_members(
     head: NonNull<bindings::sk_buff>,
     ip_len: usize,
     origin: Origin,
 ) -> Option<KVec<RxSkb>> {
-    // SAFETY: The caller guarantees that it owns the valid buffer (see `# Safety`).
-    if !unsafe { is_burst(head) } {
-        return Some(KVec::new());
-    }
     let skb = head.as_ptr();
     // Other buffers may share the list, such as those of packet sockets.
     // SAFETY: The caller guarantees that it owns the valid buffer (see `# Safety`).

@@ -9,6 +9,7 @@ use kernel::prelude::*;
 use roce::wire::DropReason;
 
 use super::{
+    burst::is_burst,
     crc32,
     ingress::{Ingress, Origin},
     linear,
@@ -162,7 +163,7 @@ impl RxSkb {
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
     pub(crate) unsafe fn from_encap(
         skb: NonNull<bindings::sk_buff>,
-    ) -> Result<(Self, KVec<Self>), Discard> {
+    ) -> Result<(Self, Option<KVec<Self>>), Discard> {
         // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback, and gives it
         // up (see `# Safety`).
         let Some((origin, rest)) = (unsafe { strip(skb) }) else {
@@ -487,7 +488,7 @@ impl Drop for RxSkb {
 ///
 /// `buffer` must come from an `encap_rcv` callback that has not returned, and the caller must own
 /// it.
-unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, KVec<RxSkb>)> {
+unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, Option<KVec<RxSkb>>)> {
     let skb = buffer.as_ptr();
     // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
     // and the IP and UDP layers have set both headers and made them linear.
@@ -537,9 +538,12 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, KVec<RxSk
     if unsafe { bindings::skb_pull(skb, UDP_LEN as u32) }.is_null() {
         return None;
     }
-    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`). Its headers were
-    // checked above, and the UDP header was pulled.
-    let rest = unsafe { take_members(buffer, ip_len, origin) }?;
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
+    if unsafe { is_burst(buffer) } {
+        // SAFETY: As above. The headers were checked, and the UDP header was pulled.
+        let rest = unsafe { take_members(buffer, ip_len, origin) }?;
+        return Some((origin, Some(rest)));
+    }
     // SAFETY: `skb` is valid, so it has a shared info. A buffer without bytes beyond the linear
     // ones has no `frag_list`.
     let chained =
@@ -548,7 +552,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, KVec<RxSk
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
-    Some((origin, rest))
+    Some((origin, None))
 }
 
 /// Returns the number of bytes behind the IP header, as that header says.

@@ -82,7 +82,7 @@ struct Sockets {
 }
 
 impl Receiver for NetContext {
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: KVec<RxSkb>) {
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: Option<KVec<RxSkb>>) {
         rx::receive(&this, skb, rest);
     }
 

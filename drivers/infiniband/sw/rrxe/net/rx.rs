@@ -40,8 +40,8 @@ use crate::{
 pub(crate) struct RxPacket {
     /// The socket buffer, that of the first packet of a burst.
     pub(crate) skb: RxSkb,
-    /// The buffers of the other packets of a burst.
-    rest: KVec<RxSkb>,
+    /// The buffers of the other packets of a burst. `None` if this is no burst.
+    rest: Option<KVec<RxSkb>>,
     /// The decoded headers.
     pub(crate) packet: Packet,
     /// Number of packets. More than one only if this is a train.
@@ -83,7 +83,7 @@ impl RxPacket {
                 let packet = Self {
                     endpoints: skb.endpoints(),
                     skb,
-                    rest: KVec::new(),
+                    rest: None,
                     packet: decoded.packet,
                     count: 1,
                     mtu: Mtu::Bytes4096,
@@ -117,7 +117,7 @@ impl RxPacket {
         Ok(Self {
             endpoints: skb.endpoints(),
             skb,
-            rest,
+            rest: Some(rest),
             packet: train.packet,
             count: train.count,
             mtu: train.mtu,
@@ -190,17 +190,17 @@ impl RxPacket {
 
     /// Returns whether this is a burst.
     pub(crate) fn is_burst(&self) -> bool {
-        !self.rest.is_empty()
+        self.rest.is_some()
     }
 
     /// Returns the socket buffers in the order of their packets, without the decoded headers.
     pub(crate) fn into_skbs(self) -> impl Iterator<Item = RxSkb> {
-        Iterator::chain([self.skb].into_iter(), self.rest)
+        Iterator::chain([self.skb].into_iter(), self.rest.unwrap_or_default())
     }
 
     /// Passes the socket buffers to `take`, the last one first.
     pub(crate) fn take_skbs_backwards(mut self, take: impl Fn(RxSkb)) {
-        while let Some(skb) = self.rest.pop() {
+        while let Some(skb) = self.rest.as_mut().and_then(KVec::pop) {
             take(skb);
         }
         take(self.skb);
@@ -262,11 +262,12 @@ impl RxPacket {
         let Some(behind) = index.checked_sub(1) else {
             return Some((&self.skb, self.payload_offset));
         };
-        let at = match index == self.rest.len() {
+        let rest = self.rest.as_ref()?;
+        let at = match index == rest.len() {
             true => self.rest_offsets.last,
             false => self.rest_offsets.between,
         };
-        Some((self.rest.get(behind)?, at))
+        Some((rest.get(behind)?, at))
     }
 
     /// Works as [`Self::copy_payload`] for a train.
@@ -322,7 +323,10 @@ impl RxPacket {
     /// [`Discard::Checksum`] if the ICRC is wrong.
     fn verify(&mut self) -> Result<(), Discard> {
         verify(&mut self.skb)?;
-        self.rest.iter_mut().try_for_each(verify)
+        match &mut self.rest {
+            Some(rest) => rest.iter_mut().try_for_each(verify),
+            None => Ok(()),
+        }
     }
 }
 
@@ -357,17 +361,16 @@ fn join(first: &mut RxSkb, rest: &mut KVec<RxSkb>) -> Option<(Train, usize, Rest
         between: 0,
         last: end.payload_offset,
     };
-    for (index, skb) in (1u32..).zip(between) {
-        let (packet, _) = train.packet(index);
-        let expected = packet.encode();
-        let length = expected
+    for (skb, expected) in between.iter_mut().zip(train.headers().skip(1)) {
+        let header = &*expected.header;
+        let length = header
             .len()
-            .saturating_add(packet.payload_len as usize)
+            .saturating_add(expected.length as usize)
             .saturating_add(ICRC_LEN);
-        if skb.len() != length || skb.header(expected.len())? != &*expected {
+        if skb.len() != length || skb.header(header.len())? != header {
             return None;
         }
-        offsets.between = expected.len();
+        offsets.between = header.len();
     }
     Some((train, start.payload_offset, offsets))
 }
@@ -403,7 +406,7 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
 
 /// Receives a packet, or a burst whose packets after the first are `rest`, from the network.
 /// Softirq, under RCU.
-pub(crate) fn receive(context: &NetContext, skb: RxSkb, rest: KVec<RxSkb>) {
+pub(crate) fn receive(context: &NetContext, skb: RxSkb, rest: Option<KVec<RxSkb>>) {
     // The packet is moved as little as possible: the stack frames of the functions that are called
     // take room from the network stack, which sends the QP's packets.
     let mut packet = decode_received(context, skb, rest);
@@ -415,15 +418,19 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb, rest: KVec<RxSkb>) {
 /// Decodes the headers of a packet or a burst. The packets of a burst that is no train are handled
 /// one by one.
 #[inline(never)]
-fn decode_received(context: &NetContext, skb: RxSkb, rest: KVec<RxSkb>) -> Option<RxPacket> {
+fn decode_received(
+    context: &NetContext,
+    skb: RxSkb,
+    rest: Option<KVec<RxSkb>>,
+) -> Option<RxPacket> {
     if skb.is_from_this_host() {
-        let skbs = Iterator::chain([skb].into_iter(), rest);
+        let skbs = Iterator::chain([skb].into_iter(), rest.unwrap_or_default());
         skbs.for_each(|skb| context.drops.discard(skb, Discard::Looped));
         return None;
     }
-    if rest.is_empty() {
+    let Some(rest) = rest else {
         return RxPacket::decode(skb, &context.drops);
-    }
+    };
     match RxPacket::decode_burst(skb, rest) {
         Ok(packet) => Some(packet),
         Err((skb, rest)) => {

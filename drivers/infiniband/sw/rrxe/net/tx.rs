@@ -13,11 +13,12 @@ use rdma::{
 };
 use roce::{
     ids::Qpn,
+    train::Encoded,
     wire::{
         self,
         icrc::{self, IPV6_LEN, UDP_LEN},
         packet::Packet,
-        BTH_LEN, ICRC_LEN, UDP_PORT,
+        Header, BTH_LEN, ICRC_LEN, UDP_PORT,
     },
 };
 
@@ -64,41 +65,52 @@ impl<'a> PacketBuilder<'a> {
     ///
     /// Bottom halves disabled.
     pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
-        Self::with(address, route, packet, TxSkb::new)
+        Self::with(
+            address,
+            route,
+            &packet.encode(),
+            packet.payload_len,
+            TxSkb::new,
+        )
     }
 
-    /// Begins packet `index` of a burst, which is not the first one, as [`Self::new`] does.
+    /// Begins packet `index` of a burst, as [`Self::new`] does. All but the first get memory of
+    /// `pages`.
+    #[inline]
     pub(crate) fn new_member(
         address: &'a Address,
         route: &'a Route,
-        packet: &Packet,
+        packet: &Encoded,
         index: u16,
         pages: &TxPages,
     ) -> Option<Self> {
+        let (header, payload) = (&packet.header, packet.length);
+        if index == 0 {
+            return Self::with(address, route, header, payload, TxSkb::new);
+        }
         let allocate = |headroom, room| TxSkb::new_member(headroom, room, pages);
-        let mut builder = Self::with(address, route, packet, allocate)?;
+        let mut builder = Self::with(address, route, header, payload, allocate)?;
         builder.index = index;
         Some(builder)
     }
 
-    /// Begins a packet in a buffer that `allocate` allocates with the headroom and the room that it
-    /// gets.
+    /// Begins a packet with `payload` bytes of payload, in a buffer that `allocate` allocates with
+    /// the headroom and the room that it gets.
     #[inline]
     fn with(
         address: &'a Address,
         route: &'a Route,
-        packet: &Packet,
+        header: &Header,
+        payload: u32,
         allocate: impl FnOnce(usize, usize) -> Option<TxSkb>,
     ) -> Option<Self> {
-        let header = packet.encode();
-        let payload = packet.payload_len;
         let headroom = route
             .link_headroom()?
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
         let room = header.len().saturating_add(payload as usize);
         let mut skb = allocate(headroom, room.saturating_add(TRAILER_MAX))?;
-        skb.put(&header).ok()?;
+        skb.put(header).ok()?;
         Some(Self {
             address,
             route,

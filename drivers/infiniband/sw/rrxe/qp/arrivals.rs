@@ -30,16 +30,25 @@ impl<'a> Arrivals<'a> {
         Self { inbox, latest }
     }
 
-    /// Takes the oldest packet. A packet of the inbox is decoded again, because the inbox keeps the
-    /// bytes only. A packet that cannot be decoded is dropped and counted in `drops`.
+    /// Returns the place of the oldest packet, from which the caller takes it: `place` for a packet
+    /// of the inbox, which is decoded again, because the inbox keeps the bytes only. A packet that
+    /// cannot be decoded is dropped and counted in `drops`.
     #[inline]
-    pub(crate) fn next(&mut self, drops: &Drops) -> Option<RxPacket> {
+    pub(crate) fn next<'b>(
+        &'b mut self,
+        place: &'b mut Option<RxPacket>,
+        drops: &Drops,
+    ) -> &'b mut Option<RxPacket> {
         while let Some(skb) = self.inbox.pop() {
-            if let Some(packet) = RxPacket::decode(skb, drops) {
-                return Some(packet);
+            *place = RxPacket::decode(skb, drops);
+            if place.is_some() {
+                return place;
             }
         }
-        self.take_latest()
+        match &mut self.latest {
+            Some(latest) => latest,
+            None => place,
+        }
     }
 
     /// Puts a packet, or the packets of a burst, back to the front of the inbox.
@@ -57,8 +66,8 @@ impl<'a> Arrivals<'a> {
         matches!(self.latest, Some(Some(_)))
     }
 
-    /// Takes the packet at hand, if it is left.
-    pub(super) fn take_latest(&mut self) -> Option<RxPacket> {
-        self.latest.as_mut()?.take()
+    /// Returns the place of the packet at hand, if it is left.
+    pub(super) fn latest(&mut self) -> Option<&mut Option<RxPacket>> {
+        self.latest.as_deref_mut().filter(|latest| latest.is_some())
     }
 }

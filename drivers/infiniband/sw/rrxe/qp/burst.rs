@@ -96,23 +96,14 @@ impl Core {
             parked: &mut self.parked,
         };
         let mut burst: Option<TxBurst> = None;
-        for index in 0..transmit.count {
-            let (packet, offset) = train.packet(index);
-            let frame = match index {
-                0 => PacketBuilder::new(address, route, &packet),
-                _ => {
-                    let pages = &qp.net.tx_pages;
-                    PacketBuilder::new_member(address, route, &packet, index as u16, pages)
-                }
-            };
+        for (index, packet) in (0u16..).zip(train.headers()) {
+            let pages = &qp.net.tx_pages;
+            let frame = PacketBuilder::new_member(address, route, &packet, index, pages);
             let Some(mut frame) = frame else {
                 return Some(Built::Handled(TxOutcome::Dropped));
             };
-            let source = transmit.source.behind(offset);
-            if payload
-                .append(source, packet.payload_len, &mut frame)
-                .is_err()
-            {
+            let source = transmit.source.behind(packet.offset);
+            if payload.append(source, packet.length, &mut frame).is_err() {
                 // The packet is polled again alone, and its error handled then.
                 return None;
             }

@@ -52,10 +52,9 @@ impl Qp {
         this.workqueues
             .softirq_time
             .spend(|| Self::advance_with(this, &mut arrivals));
-        if let Some(packet) = packet.take() {
-            packet
-                .into_skbs()
-                .for_each(|skb| Self::receive_later(this, skb));
+        if packet.is_some() {
+            this.keep(packet);
+            Self::defer(this);
         }
     }
 
@@ -68,6 +67,18 @@ impl Qp {
         match this.inbox.push(skb) {
             Ok(()) => Self::defer(this),
             Err(skb) => this.net.drops.discard(skb, Discard::Overflow),
+        }
+    }
+
+    /// Takes a packet, or the packets of a burst, from its place, and puts it into the inbox. A
+    /// packet for which there is no room is dropped and counted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn keep(&self, place: &mut Option<RxPacket>) {
+        for skb in place.take().into_iter().flat_map(RxPacket::into_skbs) {
+            if let Err(skb) = self.inbox.push(skb) {
+                self.net.drops.discard(skb, Discard::Overflow);
+            }
         }
     }
 

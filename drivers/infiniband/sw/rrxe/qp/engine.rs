@@ -255,14 +255,19 @@ impl Core {
         budget: &mut u32,
         effects: &mut RunEffects,
     ) -> bool {
+        // The packet stays in its place, so that it is not moved.
+        let mut place = None;
         // `effects` has room for one shared receive queue of an XRC domain.
         while *budget > 0 && effects.xrc_srq.is_none() {
-            let Some(mut packet) = arrivals.next(&qp.net.drops) else {
+            let slot = arrivals.next(&mut place, &qp.net.drops);
+            let Some(packet) = slot else {
                 break;
             };
             *budget = budget.saturating_sub(1);
-            if !self.take_in(qp, now, &mut packet, budget, effects) {
-                arrivals.put_back(packet);
+            if self.take_in(qp, now, packet, budget, effects) {
+                *slot = None;
+            } else if let Some(rest) = slot.take() {
+                arrivals.put_back(rest);
                 if self.parked.is_parked() {
                     return false;
                 }

@@ -7,7 +7,7 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow},
 };
-use rdma::{net::skb::Discard, support::sync::bottom_halves_off};
+use rdma::support::sync::bottom_halves_off;
 
 use super::{run_budget::RunBudget, Qp};
 use crate::qp::{
@@ -107,7 +107,9 @@ impl Qp {
         budget: &mut RunBudget,
     ) -> Option<Arc<Self>> {
         if this.is_disassociated() {
-            drop(arrivals.take_latest());
+            if let Some(latest) = arrivals.latest() {
+                *latest = None;
+            }
             return None;
         }
         let mut peer = None;
@@ -149,13 +151,9 @@ impl Qp {
             );
         };
         run(arrivals);
-        if let Some(packet) = arrivals.take_latest() {
+        if let Some(latest) = arrivals.latest() {
             // Another CPU holds the turn lock, or the runs ended before the packet was taken in.
-            for skb in packet.into_skbs() {
-                if let Err(skb) = this.inbox.push(skb) {
-                    this.net.drops.discard(skb, Discard::Overflow);
-                }
-            }
+            this.keep(latest);
             run(arrivals);
         }
         peer
