@@ -34,7 +34,8 @@ impl Train {
     /// unless they are packets of one train. The caller compares those between with
     /// [`Self::packet`].
     pub fn join(first: &Packet, last: &Packet, count: u32) -> Option<Self> {
-        let mtu = Mtu::fitting(first.payload_len)?;
+        // An empty last packet would be a full one at half the MTU.
+        let mtu = Mtu::fitting(first.payload_len).filter(|_| last.payload_len != 0)?;
         let full = count.checked_sub(1)?.checked_mul(mtu.bytes())?;
         let bth = Bth {
             ack_req: last.bth.ack_req,

@@ -22,6 +22,7 @@ use core::ops::DerefMut;
 use crate::host::{AccessFault, Count, Event, Host, QpDropReason, ScatterFault};
 use crate::ids::Pkey;
 use crate::mtu::Mtu;
+use crate::psn::Psn;
 use crate::requester::{Progress, Requester};
 use crate::responder::Responder;
 use crate::time::Instant;
@@ -213,10 +214,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// the memory into which the packets' payload goes. A receive WQE may have been taken for the
     /// message of the train.
     pub fn handle_train<H: Host>(&mut self, now: Instant, train: &Train, host: &mut H) -> bool {
-        if self.check(&train.packet).is_err() {
+        let context = &self.context;
+        if self.check(&train.packet).is_err() || train.mtu != context.settings.path_mtu {
             return false;
         }
-        let context = &self.context;
         let side = match train.packet.body {
             Body::ReadResponse(_) if self.requester.handle_train(train, now, context, host) => {
                 Side::Requester
@@ -358,6 +359,19 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     #[inline]
     pub fn path_mtu(&self) -> Mtu {
         self.context.settings.path_mtu
+    }
+
+    /// Returns whether the QP sends lost requests again: it has a timer and retries. A QP that sends
+    /// no requests yet, in RTR, counts as one that does.
+    #[inline]
+    pub fn retries_losses(&self) -> bool {
+        let settings = &self.context.settings;
+        self.state() == QpState::Rtr || (settings.timeout != 0 && settings.retry_cnt != 0)
+    }
+
+    /// Returns whether the peer has acknowledged all requests before the PSN `past`.
+    pub fn has_acknowledged(&self, past: Psn) -> bool {
+        !self.requester.una().before(past)
     }
 
     /// Returns whether the QP's requests are acknowledged.

@@ -318,6 +318,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         (0..self.started).find(is_it)
     }
 
+    /// Returns the PSN of the oldest packet that the peer has not acknowledged.
+    pub(crate) fn una(&self) -> Psn {
+        self.una
+    }
+
     /// Returns whether a packet of `slot` that was polled before may still be sent. Once the WQE
     /// has completed, its owner may use the memory again.
     pub(crate) fn may_send(&self, slot: SendSlot) -> bool {
