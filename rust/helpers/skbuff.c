@@ -137,6 +137,11 @@ __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gf
 	return alloc_skb_fclone(size, priority);
 }
 
+__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t priority)
+{
+	return alloc_skb(size, priority);
+}
+
 __rrxe_helper void rrxe_helper_skb_set_ignore_df(struct sk_buff *skb)
 {
 	skb->ignore_df = 1;

@@ -325,6 +325,7 @@ pub(super) unsafe extern "C" fn packet_destructor(skb: *mut bindings::sk_buff) {
 #[kunit_tests(rrxe_tx_limit)]
 mod tests {
     use super::*;
+    use kernel::time::{delay::fsleep, Delta};
 
     struct NoSender;
 

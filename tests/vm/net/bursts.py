@@ -8,7 +8,8 @@
 Connects RC QPs of DEVICE and of PEER, another device, transfers messages in both directions and
 compares the data. EXPECTED says what the counter sent_bursts of both devices must show: "bursts",
 "singles" (no burst, after the first messages), or "few" (at most one in 16 packets was sent in a
-burst). NAME names the cases.
+burst). If it is "lost", no message can arrive, and only the status of the requests is checked. NAME
+names the cases.
 """
 
 import sys
@@ -29,6 +30,8 @@ from pairs import (
 PEER, PEER_GID_INDEX, NAME, EXPECTED = sys.argv[3], int(sys.argv[4]), sys.argv[5], sys.argv[6]
 SUCCESS = e.IBV_WC_SUCCESS
 MTUS = {e.IBV_MTU_256: 256, e.IBV_MTU_1024: 1024, e.IBV_MTU_4096: 4096}
+# Timeout of the QPs: 4.096 us * 2^17, some 0.5 s. An emulated machine on a busy host needs it.
+TIMEOUT = 19 if IS_DEBUG_KERNEL else 17
 LONGEST = (1 << 18) if IS_DEBUG_KERNEL else (1 << 20)
 
 
@@ -44,7 +47,7 @@ class End:
         cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=2, max_recv_sge=2)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
 
-    def connect(self, peer, mtu):
+    def connect(self, peer, mtu, timeout, retries=7):
         dgid = peer.context.query_gid(1, peer.gid_index)
         route = GlobalRoute(dgid=dgid, sgid_index=self.gid_index, hop_limit=64)
         attr = QPAttr(port_num=1)
@@ -53,9 +56,8 @@ class End:
         attr.dest_qp_num = peer.qp.qp_num
         attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
         attr.min_rnr_timer = 12
-        # 0.5 s, which also an emulated machine on a busy host needs for an acknowledgment.
-        attr.timeout = 19 if IS_DEBUG_KERNEL else 17
-        attr.retry_cnt = attr.rnr_retry = 7
+        attr.timeout = timeout
+        attr.retry_cnt, attr.rnr_retry = retries, 7
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
         self.qp.to_rts(attr)
 
@@ -72,10 +74,10 @@ class End:
         raise AssertionError("no completion")
 
 
-def connected(mtu):
+def connected(mtu, *timing):
     ends = End(DEVICE, GID_INDEX), End(PEER, PEER_GID_INDEX)
     for end, peer in zip(ends, reversed(ends)):
-        end.connect(peer, mtu)
+        end.connect(peer, mtu, *(timing or (TIMEOUT,)))
     return ends
 
 
@@ -134,6 +136,34 @@ def register_cases():
                 equal(bursts < packets // 16, True, f"{bursts} bursts of {packets} packets")
             else:
                 equal(bursts, 0, "number of bursts")
+
+
+def lose_all():
+    for mtu, size in MTUS.items():
+        @case(f"bursts: a WRITE of packets of {size} bytes fails, {NAME}")
+        def fail(mtu=mtu):
+            before = sent("sent_bursts")
+            for _ in range(4):
+                ends = connected(mtu, 10, 1)
+                wr = SendWR(wr_id=1, opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, sg=[ends[0].piece(0, LONGEST)])
+                wr.set_wr_rdma(ends[1].region.rkey, ends[1].buffer.address)
+                ends[0].qp.post_send(wr)
+                equal(ends[0].status(), e.IBV_WC_RETRY_EXC_ERR, "status of a WRITE")
+            equal(sent("sent_bursts") > before, True, "bursts were sent")
+
+
+if EXPECTED == "lost":
+    lose_all()
+    sys.exit(main())
+
+
+@case(f"bursts: QPs without a timer send no bursts, {NAME}")
+def no_timer():
+    ends = connected(e.IBV_MTU_1024, 0)
+    before = sent("sent_bursts")
+    for verb in ("send", "write", "read"):
+        move(ends, verb, 40 * 1024, 0)
+    equal(sent("sent_bursts") - before, 0, "number of bursts")
 
 
 register_cases()

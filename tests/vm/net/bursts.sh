@@ -46,13 +46,18 @@ netem "corrupt 1%"
 transfers "over a queueing discipline" singles
 netem_off
 
-# The rule drops bursts, whose length is that of all packets.
-for host in 1 2; do
-	ip netns exec h$host nft -f - <<-'RULES'
-		table inet long { chain in { type filter hook input priority 0; meta length gt 8000 drop; }; }
-	RULES
-done
+# drop_long HOOK: drops bursts, whose length is that of all packets, at this hook of both hosts.
+drop_long() {
+	local host
+	for host in 1 2; do
+		ip netns exec h$host nft "table inet long { chain c { type filter hook $1 priority 0; meta length gt 8000 drop; }; }" || return
+	done
+}
+check "bursts are dropped on arrival" drop_long input
 transfers "over a path that drops bursts" few
+for host in 1 2; do ip netns exec h$host nft delete table inet long; done
+check "bursts are dropped by their own host" drop_long output
+transfers "while the sender's host drops bursts" few
 for host in 1 2; do ip netns exec h$host nft delete table inet long; done
 
 for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list off >/dev/null; done
@@ -61,6 +66,32 @@ for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list on gso off 
 transfers "over network devices with gso off" singles
 for host in 1 2; do ip netns exec h$host ethtool -K eth0 gso on >/dev/null; done
 transfers "over network devices with gso on again" bursts
+
+# lengthen_headers PROTOCOL ACTIONS: lets tc change the packets of host 1 and send them through the
+# veth device m1 to nowhere.
+lengthen_headers() {
+	# shellcheck disable=SC2086 # a list of words
+	in1 tc qdisc add dev eth0 clsact &&
+		in1 tc filter add dev eth0 egress protocol "$1" flower ip_proto udp dst_port 4791 $2 pipe \
+			action mirred egress redirect dev m1
+}
+# repeat COUNT WORDS: prints the words as often, with "pipe" between.
+repeat() {
+	local all=$2 index
+	for ((index = 1; index < $1; index++)); do all+=" pipe $2"; done
+	echo "$all"
+}
+mute_link_up() {
+	ip -n h1 link add m1 mtu 9000 type veth peer name m2 mtu 9000 && ip -n h1 link set m1 up && ip -n h1 link set m2 up
+}
+check "a veth pair to nowhere" mute_link_up
+check "tc pushes 30 MPLS labels" lengthen_headers ip "$(repeat 30 "action mpls push protocol mpls_uc label 699050 tc 5 ttl 170")"
+transfers "while tc pushes MPLS labels" lost
+in1 tc qdisc del dev eth0 clsact
+in1 ethtool -K m1 tx-gso-list off >/dev/null
+check "tc pushes two VLAN tags" lengthen_headers ipv6 "$(repeat 2 "action vlan push id 5")"
+transfers "while tc pushes VLAN tags" lost $HOST1_V6 $HOST2_V6
+in1 tc qdisc del dev eth0 clsact
 
 vlan_up() {
 	local host

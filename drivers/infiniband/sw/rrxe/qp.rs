@@ -11,6 +11,7 @@ mod admin;
 mod arrivals;
 mod attributes;
 mod burst;
+mod burst_path;
 pub(crate) mod cached_state;
 pub(crate) mod capacity;
 mod create;

@@ -4,11 +4,11 @@
 //!
 //! The first packet's buffer has the others in its `frag_list`, as GRO builds such lists
 //! (`skb_gro_receive_list()`, net/core/gro.c). The IP layer, netfilter and queueing disciplines see
-//! one long packet. A device that can't take the list gets the packets: `skb_segment_list()`
-//! (net/core/skbuff.c) takes the list apart, and every packet has its own IP and UDP headers.
-//! `inet_gso_segment()` (net/ipv4/af_inet.c) numbers the packets by the IPv4 identification, from
-//! that of the first packet on. The ICRC covers this field, so the sender numbers the packets alike
-//! before it computes their ICRCs.
+//! one long packet. A burst arrives whole, or is lost: a part of the network stack that can't take
+//! the list drops the burst. For `skb_segment_list()` (net/core/skbuff.c), which takes lists apart,
+//! copies the link-layer and tunnel headers of the first buffer in front of each other buffer,
+//! whatever room there is. Administrators of a network namespace could lengthen these headers (`tc`
+//! actions `vlan` and `mpls`), so the copies would overwrite other memory.
 
 use core::ptr::{self, NonNull};
 
@@ -27,16 +27,16 @@ use crate::{
 /// GSO type (`SKB_GSO_*`) of a burst. No other part of the kernel builds a buffer of this type
 /// without encapsulation.
 ///
+/// As the type names no transport protocol, the network stack refuses to take the list apart
+/// (`udp4_ufo_fragment()`, net/ipv4/udp_offload.c; `udp6_ufo_fragment()`, net/ipv6/udp_offload.c).
 /// An encapsulation socket gets a buffer with `SKB_GSO_UDP_TUNNEL` in one piece
 /// (`udp_unexpected_gso()`, include/linux/udp.h).
-pub(super) const GSO_TYPE: u32 =
-    bindings::SKB_GSO_UDP_L4 | bindings::SKB_GSO_FRAGLIST | bindings::SKB_GSO_UDP_TUNNEL;
+pub(super) const GSO_TYPE: u32 = bindings::SKB_GSO_FRAGLIST | bindings::SKB_GSO_UDP_TUNNEL;
 
 /// Features (`NETIF_F_*`) of a device that takes bursts.
 pub(in crate::net) const FEATURES: bindings::netdev_features_t = bindings::NETIF_F_GSO
     | bindings::NETIF_F_FRAGLIST
     | bindings::NETIF_F_GSO_FRAGLIST
-    | bindings::NETIF_F_GSO_UDP_L4
     | bindings::NETIF_F_GSO_UDP_TUNNEL;
 
 /// Maximum number of bytes of a burst, from the first packet's IP header on. The length fields of

@@ -2,12 +2,12 @@
 
 //! Received bursts ([`super::burst`]): taking the buffers of the packets apart.
 //!
-//! A burst never left this kernel: a network device or a part of the network stack that sends
-//! packets elsewhere takes the burst apart before. Nor did anybody change the packets behind the
-//! first one. The network stack writes to the linear part of the first buffer only, and pulls other
-//! bytes into that part before (`skb_ensure_writable()`, net/core/skbuff.c). The first buffer is
-//! longer then than [`take_members`] allows. So the ICRCs of these packets need no check. The ICRC of
-//! the first packet does.
+//! A burst never left this kernel: a part of the network stack that sends packets elsewhere drops it
+//! before. Nor did anybody change the packets behind the first one. The network stack writes to the
+//! linear part of the first buffer only, and pulls other bytes into that part before
+//! (`skb_ensure_writable()`, net/core/skbuff.c). The first buffer is longer then than
+//! [`take_members`] allows. So the ICRCs of these packets need no check. The ICRC of the first packet
+//! does.
 
 use core::{ptr::NonNull, slice};
 
@@ -123,8 +123,8 @@ unsafe fn pop(
     Some(member)
 }
 
-/// Returns `member`, or a clone of it if another list has a reference to it. Returns `None` if
-/// there is no memory for that.
+/// Returns `member`, or a copy of it if another list has a reference to it. Returns `None` if there is
+/// no memory for that.
 ///
 /// # Safety
 ///
@@ -138,12 +138,13 @@ unsafe fn unshare(member: NonNull<bindings::sk_buff>) -> Option<Member> {
         // INVARIANT: The caller gave the valid buffer up.
         return Some(Member(member));
     }
+    // A clone would share the bytes with the other list, whose owner may write them later.
     // SAFETY: The caller guarantees that the buffer is valid (see `# Safety`).
-    let clone = unsafe { bindings::skb_clone(skb, bindings::GFP_ATOMIC) };
+    let copy = unsafe { bindings::skb_copy(skb, bindings::GFP_ATOMIC) };
     // SAFETY: The caller gave up a reference (see `# Safety`).
     unsafe { bindings::consume_skb(skb) };
-    // INVARIANT: The clone is valid, and in no list.
-    NonNull::new(clone).map(Member)
+    // INVARIANT: The copy is valid, and in no list.
+    NonNull::new(copy).map(Member)
 }
 
 /// Writes the length of the first packet, `len` bytes from the BTH on, to its headers.

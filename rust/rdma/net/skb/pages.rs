@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 
 use kernel::{cpu::CpuId, error::from_err_ptr, ffi::c_int, prelude::*, sync::Arc};
 
-use crate::bindings;
+use crate::{bindings, support::sync::wait_for_readers};
 
 /// Order of the pages of a pool: 2, for a packet with 4 KiB of payload.
 const ORDER: u32 = 1;
@@ -113,6 +113,13 @@ impl TxPages {
 
 impl Drop for TxPages {
     fn drop(&mut self) {
+        for pool in &self.0 {
+            // SAFETY: By the type invariant the pool is valid.
+            unsafe { bindings::page_pool_disable_direct_recycling(pool.as_ptr()) };
+        }
+        // Softirqs that have not seen the change may still put pages into the cache of their CPU's
+        // pool, which `page_pool_destroy()` empties on this CPU.
+        wait_for_readers();
         for pool in &self.0 {
             // Buffers in flight keep the pool. The kernel frees it after the last one.
             // SAFETY: By the type invariant the pool is valid, and no other code has it.

@@ -54,10 +54,18 @@ impl TxSkb {
 
     /// Allocates a buffer as [`Self::new`] does, from `pages` if possible. The packet can be sent as
     /// a packet of a burst only, and not as the first one.
+    ///
+    /// The buffer has no room for a clone beside it. Several lists may hold the buffer, whose owners
+    /// may clone it at the same time, and `skb_clone()` (net/core/skbuff.c) would give that room to
+    /// two of them.
     pub fn new_member(headroom: usize, room: usize, pages: &TxPages) -> Option<Self> {
-        let Some(skb) = pages.build(headroom.checked_add(room)?) else {
-            return Self::new(headroom, room);
-        };
+        let size = headroom.checked_add(room)?;
+        let skb = pages.build(size).or_else(|| {
+            let size = i32::try_from(size).ok()? as u32;
+            // SAFETY: The function has no requirements. The size that `__alloc_skb()`
+            // (net/core/skbuff.c) computes from `size` fits a `u32`.
+            NonNull::new(unsafe { bindings::alloc_skb(size, bindings::GFP_ATOMIC) })
+        })?;
         // SAFETY: The buffer is empty, and has room for `headroom` bytes.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
         // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.

@@ -90,17 +90,6 @@ impl IpHeader {
         Self::V4(header)
     }
 
-    /// Returns this header for packet `index` of a burst: the segmentation of the network stack
-    /// numbers the packets by the identification (`inet_gso_segment()`, net/ipv4/af_inet.c).
-    pub(super) fn numbered(self, index: u16) -> Self {
-        let Self::V4(mut header) = self else {
-            return self;
-        };
-        let [_, _, _, _, i0, i1, ..] = &mut header;
-        [*i0, *i1] = index.to_be_bytes();
-        Self::V4(header)
-    }
-
     /// Returns this header for a packet with `length` bytes behind the IP header.
     pub(super) fn with_length(self, length: u16) -> Self {
         match self {

@@ -53,8 +53,6 @@ pub(crate) struct PacketBuilder<'a> {
     missing: usize,
     /// Number of pad bytes behind the payload.
     pad: usize,
-    /// Number of packets before this one in its burst.
-    index: u16,
 }
 
 impl<'a> PacketBuilder<'a> {
@@ -74,24 +72,19 @@ impl<'a> PacketBuilder<'a> {
         )
     }
 
-    /// Begins packet `index` of a burst, as [`Self::new`] does. All but the first get memory of
-    /// `pages`.
+    /// Begins a packet of a burst, as [`Self::new`] does. All but the first get memory of `pages`.
     #[inline]
     pub(crate) fn new_member(
         address: &'a Address,
         route: &'a Route,
         packet: &Encoded,
-        index: u16,
-        pages: &TxPages,
+        pages: Option<&TxPages>,
     ) -> Option<Self> {
-        let (header, payload) = (&packet.header, packet.length);
-        if index == 0 {
-            return Self::with(address, route, header, payload, TxSkb::new);
-        }
-        let allocate = |headroom, room| TxSkb::new_member(headroom, room, pages);
-        let mut builder = Self::with(address, route, header, payload, allocate)?;
-        builder.index = index;
-        Some(builder)
+        let allocate = |headroom, room| match pages {
+            Some(pages) => TxSkb::new_member(headroom, room, pages),
+            None => TxSkb::new(headroom, room),
+        };
+        Self::with(address, route, &packet.header, packet.length, allocate)
     }
 
     /// Begins a packet with `payload` bytes of payload, in a buffer that `allocate` allocates with
@@ -118,7 +111,6 @@ impl<'a> PacketBuilder<'a> {
             bth: *header.first_chunk()?,
             missing: payload as usize,
             pad: wire::pad(payload) as usize,
-            index: 0,
         })
     }
 
@@ -208,9 +200,6 @@ impl<'a> PacketBuilder<'a> {
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
         let mut ip = self.address.header.with_length(length);
-        if self.index != 0 {
-            ip = ip.numbered(self.index);
-        }
         if self.route.is_protected() {
             ip = ip.fragmentable(self.route);
         }

@@ -20,6 +20,7 @@ use crate::{
         effects::RunEffects,
         engine::{new_replays, Core},
         error_poll::ErrorPoll,
+        train::Trains,
         turn::RunRequest,
     },
 };
@@ -146,6 +147,7 @@ impl Qp {
             core.peer.forget();
             self.filter.set(None);
             core.parked.clear();
+            core.trains = Trains::default();
             // Receivers on several CPUs may have exceeded the inbox's limit by a packet each. They
             // push further packets meanwhile. A run drops these, because the QP is in RESET.
             for _ in 0..2 * limits::INBOX {

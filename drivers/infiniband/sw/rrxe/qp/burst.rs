@@ -4,12 +4,17 @@
 //! ([`TxBurst`]). All functions run with the turn lock (`qp/turn.rs`) held.
 
 use rdma::{net::skb::TxBurst, trace};
-use roce::transmit::Transmit;
+use roce::{
+    host::Count,
+    time::Instant,
+    transmit::Transmit,
+    wire::packet::{Body, Packet, ReadPart, SendPart, WritePart},
+};
 
 use super::{
-    engine::{Built, Core, TxOutcome},
+    effects::RunEffects,
+    engine::{Built, Core, Next, TxOutcome},
     payload::PayloadReader,
-    train::Trains,
     Qp,
 };
 use crate::{
@@ -23,14 +28,6 @@ const MAX_BYTES: u32 = 15 << 12;
 /// Maximum number of packets of a burst.
 const MAX_PACKETS: u32 = 30;
 
-/// Number of packets that a QP sends one by one after its first loss of a burst.
-const FIRST_PAUSE: u32 = 1 << 8;
-/// Maximum number of packets that a QP sends one by one after a loss of a burst.
-const LONGEST_PAUSE: u32 = 1 << 20;
-/// Number of packets that a QP sends one by one if its network device takes no bursts. The device
-/// may take bursts later.
-const UNFIT_PAUSE: u32 = 1 << 10;
-
 /// Maximum number of packets that a burst may have whose packets have `mtu` bytes.
 #[inline]
 pub(super) fn limit(mtu: u32) -> u32 {
@@ -39,36 +36,91 @@ pub(super) fn limit(mtu: u32) -> u32 {
         .min(MAX_PACKETS)
 }
 
-impl Trains {
-    /// Records that a single packet is sent. A retransmission may mean that the path loses bursts,
-    /// such as a program of the administrator that takes no buffers with lists. So packets are sent
-    /// one by one for a time, which doubles with each burst that was lost before as many packets
-    /// have been sent in bursts.
+impl Core {
+    /// Sends the packets of `transmit`, which are more than one, as a train within the device, or
+    /// builds a burst of them. Returns `None` if memory that they need is absent.
+    #[inline(never)]
+    pub(super) fn build_several(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        transmit: &Transmit,
+        effects: &mut RunEffects,
+    ) -> Option<Next> {
+        let built = if self.trains.is_local {
+            self.send_train(qp, transmit, effects).map(Built::Handled)
+        } else if self.trains.path.is_next_a_probe() && ends_message(&transmit.packet) {
+            // The last packet of the message goes alone, behind the probe.
+            self.engine.withdraw(transmit);
+            self.trains.probe_limit = transmit.count.wrapping_sub(1);
+            return Some(Next::Done(1));
+        } else {
+            self.build_burst(qp, transmit)
+        };
+        match built {
+            Some(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
+            Some(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
+            Some(Built::Handled(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
+            None => {
+                self.send_singly(transmit);
+                return (!self.parked.is_parked()).then_some(Next::Done(1));
+            }
+        }
+        Some(Next::Done(transmit.count))
+    }
+
+    /// Records that a packet is sent alone.
     #[inline]
     pub(super) fn note_single(&mut self, transmit: &Transmit) {
-        if transmit.retransmission && self.sent_in_bursts != 0 {
-            self.pause_bursts();
+        let is_response = is_response(&transmit.packet);
+        self.trains.path.note_single(is_response);
+        // The peer has repeated its READ. For requests, the engine counts the retry.
+        if is_response && transmit.retransmission {
+            self.trains.path.note_loss();
         }
     }
 
-    #[cold]
-    fn pause_bursts(&mut self) {
-        let is_lasting = self.sent_in_bursts >= self.pause;
-        self.pause = match is_lasting {
-            true => FIRST_PAUSE,
-            false => self.pause.saturating_mul(2).min(LONGEST_PAUSE),
-        };
-        self.singles = self.pause;
-        self.sent_in_bursts = 0;
+    /// Records that the network stack has accepted a packet or a burst.
+    #[inline]
+    pub(super) fn note_sent(&mut self, transmit: &Transmit) {
+        if transmit.count > 1 {
+            let past = transmit.packet.bth.psn.plus(transmit.count);
+            let is_request = !is_response(&transmit.packet);
+            self.trains.path.note_burst(is_request.then_some(past));
+        }
     }
-}
 
-impl Core {
+    /// Records that the network stack has dropped a packet or a burst.
+    #[cold]
+    pub(super) fn note_refusal(&mut self, transmit: &Transmit) {
+        if transmit.count > 1 {
+            self.trains.path.note_refusal();
+        }
+    }
+
+    /// Returns how many packets may be sent as a burst.
+    #[inline]
+    pub(super) fn burst_limit(&mut self, qp: &Qp) -> u32 {
+        let engine = &self.engine;
+        let path = &mut self.trains.path;
+        if !engine.retries_losses() || !path.admits(|past| engine.has_acknowledged(past)) {
+            return 1;
+        }
+        let most = limit(engine.path_mtu().bytes()).min(qp.tx_limit.room());
+        match core::mem::take(&mut self.trains.probe_limit) {
+            0 => most,
+            probe => most.min(probe),
+        }
+    }
+
     /// Has the packets of `transmit` sent one by one, which was polled last and can't be sent as a
     /// train.
     pub(super) fn send_singly(&mut self, transmit: &Transmit) {
         self.engine.withdraw(transmit);
-        self.trains.singles = self.trains.singles.max(transmit.count);
+        match self.trains.is_local {
+            true => self.trains.singles = transmit.count,
+            false => self.trains.path.send_singly(transmit.count),
+        }
     }
 
     /// Builds a burst. Returns `None` if the packets must be sent one by one: the route takes no
@@ -81,7 +133,7 @@ impl Core {
             return None;
         }
         if !route.admits_bursts() {
-            self.trains.singles = UNFIT_PAUSE;
+            self.trains.path.note_unfit();
             return None;
         }
         let mtu = self.engine.path_mtu();
@@ -96,11 +148,11 @@ impl Core {
             parked: &mut self.parked,
         };
         let mut burst: Option<TxBurst> = None;
-        for (index, packet) in (0u16..).zip(train.headers()) {
-            let pages = &qp.net.tx_pages;
-            let frame = PacketBuilder::new_member(address, route, &packet, index, pages);
+        for packet in train.headers() {
+            let pages = burst.as_ref().map(|_| &*qp.net.tx_pages);
+            let frame = PacketBuilder::new_member(address, route, &packet, pages);
             let Some(mut frame) = frame else {
-                return Some(Built::Handled(TxOutcome::Dropped));
+                return Some(self.drop_burst());
             };
             let source = transmit.source.behind(packet.offset);
             if payload.append(source, packet.length, &mut frame).is_err() {
@@ -108,7 +160,7 @@ impl Core {
                 return None;
             }
             let Ok(packet) = frame.into_packet() else {
-                return Some(Built::Handled(TxOutcome::Dropped));
+                return Some(self.drop_burst());
             };
             match &mut burst {
                 None => burst = Some(TxBurst::new(packet)),
@@ -117,7 +169,30 @@ impl Core {
         }
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit, mtu);
         self.counters.add(Counter::SentBursts, 1);
-        self.trains.sent_in_bursts = self.trains.sent_in_bursts.saturating_add(transmit.count);
         Some(Built::Send(Outgoing::Burst(burst?)))
     }
+
+    /// Counts a burst for which there is no memory.
+    #[cold]
+    fn drop_burst(&mut self) -> Built {
+        self.counters.count(Count::SendErr);
+        self.trains.path.note_refusal();
+        Built::Handled(TxOutcome::Dropped)
+    }
+}
+
+/// Returns whether a train contains the end of its message.
+fn ends_message(packet: &Packet) -> bool {
+    match packet.body {
+        Body::Send(part) => matches!(part, SendPart::Last(_) | SendPart::Only(_)),
+        Body::Write(part) => matches!(part, WritePart::Last(_) | WritePart::Only(..)),
+        Body::ReadResponse(part) => matches!(part, ReadPart::Last(_) | ReadPart::Only(_)),
+        _ => true,
+    }
+}
+
+/// Returns whether a packet is a READ response.
+#[inline]
+fn is_response(packet: &Packet) -> bool {
+    matches!(packet.body, Body::ReadResponse(_))
 }

@@ -27,6 +27,8 @@ pub(crate) struct RunEffects {
     pub(crate) xrc_srq: Option<Arc<Srq>>,
     /// A CQ lost a completion, so the QP must enter the error state.
     pub(crate) fatal: bool,
+    /// The requester went back to its oldest unacknowledged PSN after a loss.
+    pub(crate) lost: bool,
     /// Asynchronous events to raise.
     pub(crate) events: Events,
     /// QP of this host (local peer) that got packets and is to run next.

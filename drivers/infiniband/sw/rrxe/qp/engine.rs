@@ -126,6 +126,9 @@ impl Core {
             effects,
         };
         let result = run(&mut self.engine, &mut host);
+        if core::mem::take(&mut effects.lost) {
+            self.trains.path.note_loss();
+        }
         if core::mem::take(&mut effects.fatal) {
             self.fail(qp, effects);
         }
@@ -418,25 +421,9 @@ impl Core {
         };
         let transmit = next?;
         if transmit.count > 1 {
-            let built = if self.trains.is_local {
-                self.send_train(qp, transmit, effects).map(Built::Handled)
-            } else {
-                self.build_burst(qp, transmit)
-            };
-            match built {
-                Some(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
-                Some(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
-                Some(Built::Handled(TxOutcome::Dropped)) => {
-                    self.engine.transmit_dropped(now, transmit);
-                }
-                None => {
-                    self.send_singly(transmit);
-                    return (!self.parked.is_parked()).then_some(Next::Done(1));
-                }
-            }
-            return Some(Next::Done(transmit.count));
+            return self.build_several(qp, now, transmit, effects);
         }
-        self.trains.note_single(transmit);
+        self.note_single(transmit);
         match self.build(qp, transmit, effects) {
             Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
             Ok(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
@@ -464,12 +451,14 @@ impl Core {
         effects: &mut RunEffects,
     ) {
         let Err(error) = sent else {
+            self.note_sent(transmit);
             return self
                 .counters
                 .add_sent(transmit.count, transmit.packet.payload_len);
         };
         self.counters.count(Count::SendErr);
         if error != EMSGSIZE {
+            self.note_refusal(transmit);
             return self.engine.transmit_dropped(now, transmit);
         }
         if transmit.count > 1 {
@@ -568,7 +557,7 @@ pub(super) enum Built {
 }
 
 /// Result of the building of the engine's next packet.
-enum Next {
+pub(super) enum Next {
     /// The packet is built, and the network stack has to send it.
     Send(Outgoing, Transmit),
     /// This many packets need no more work.

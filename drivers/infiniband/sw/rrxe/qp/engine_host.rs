@@ -364,6 +364,9 @@ impl Completions for EngineHost<'_> {
 
     fn count(&mut self, what: Count) {
         let counter = self.counters.count(what);
+        if what == Count::CompleterRetry {
+            self.effects.lost = true;
+        }
         if let (Count::Dropped(_), Some(packet)) = (what, self.packet) {
             self.qp.trace_drop(packet.packet.bth.psn, counter);
         }

@@ -13,7 +13,7 @@ use roce::{
 };
 
 use super::{
-    burst,
+    burst_path::BurstPath,
     effects::RunEffects,
     engine::{Core, TxOutcome},
     Qp,
@@ -34,12 +34,13 @@ use crate::{
 pub(crate) struct Trains {
     /// The QP sent its last packet to a QP of this host.
     pub(crate) is_local: bool,
-    /// Number of packets to send one by one, because they can't be sent as a train.
+    /// Number of packets to send one by one to a QP of this host, because they can't be sent as a
+    /// train.
     pub(crate) singles: u32,
-    /// Number of packets that were sent in bursts (`qp/burst.rs`) since the last loss of a burst.
-    pub(super) sent_in_bursts: u32,
-    /// Number of packets that were sent one by one after the last loss of a burst.
-    pub(super) pause: u32,
+    /// Whether bursts arrive at the peer.
+    pub(super) path: BurstPath,
+    /// Maximum number of packets of the next burst, or 0 for no such limit.
+    pub(super) probe_limit: u32,
 }
 
 /// Returns the part of a run's budget that sending `count` packets takes, one packet or a train.
@@ -62,15 +63,14 @@ impl Core {
     /// Returns the maximum number of packets that the engine may return at a time.
     #[inline]
     pub(super) fn train_limit(&mut self, qp: &Qp) -> u32 {
+        if !self.trains.is_local {
+            return self.burst_limit(qp);
+        }
         if let Some(left) = self.trains.singles.checked_sub(1) {
             self.trains.singles = left;
             return 1;
         }
-        let mtu = self.engine.path_mtu().bytes();
-        match self.trains.is_local {
-            true => MAX_BYTES.wrapping_shr(mtu.trailing_zeros()),
-            false => burst::limit(mtu).min(qp.tx_limit.room()),
-        }
+        MAX_BYTES.wrapping_shr(self.engine.path_mtu().bytes().trailing_zeros())
     }
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
@@ -209,6 +209,9 @@ impl Core {
         if is_whole {
             *budget = budget.saturating_sub(train.count.saturating_sub(1));
             self.count_received(qp, packet);
+        } else {
+            // The attempt may have copied most of the payload.
+            *budget = budget.saturating_sub(copy_cost(&train));
         }
         is_whole
     }
