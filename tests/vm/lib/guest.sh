@@ -333,7 +333,8 @@ perftest6() {
 }
 
 # pingpong [-T rc|uc|ud] [ARGUMENT...]: runs ibv_rc_pingpong, or the program of another transport,
-# between the hosts with a check of the data; pingpong6 does so with IPv6 GIDs.
+# between the hosts; pingpong6 does so with IPv6 GIDs. The server compares the first byte of each page
+# of the last message.
 pingpong() { _pingpong $HOST1_V4 $HOST2_V4 "$@"; }
 pingpong6() { _pingpong $HOST1_V6 $HOST2_V6 "$@"; }
 
@@ -345,7 +346,9 @@ _pingpong() {
 		shift 2
 	fi
 	run_server_and_client "$program" -c -d "$DEV2" -g "$(gid_index "$DEV2" "$address2")" "$@" -- \
-		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4
+		"$program" -c -d "$DEV1" -g "$(gid_index "$DEV1" "$address1")" "$@" $HOST2_V4 || return
+	# The program reports wrong data, but not by its status.
+	[[ $OUTPUT != *"invalid data"* ]]
 }
 
 # ipsec MODE SPI PREFIX-LENGTH PREFIX: sets ESP states and policies on both hosts for packets to the
