@@ -27,11 +27,19 @@ use crate::{
 /// GSO type (`SKB_GSO_*`) of a burst. No other part of the kernel builds a buffer of this type
 /// without encapsulation.
 ///
-/// As the type names no transport protocol, the network stack refuses to take the list apart
+/// The type names no transport protocol, so the network stack refuses to take the list apart
 /// (`udp4_ufo_fragment()`, net/ipv4/udp_offload.c; `udp6_ufo_fragment()`, net/ipv6/udp_offload.c).
+/// IPsec's BEET mode may add the bit of TCP (`xfrm4_beet_gso_segment()`, net/ipv4/esp4_offload.c),
+/// and then [`GSO_SIZE`] makes the network stack refuse.
 /// An encapsulation socket gets a buffer with `SKB_GSO_UDP_TUNNEL` in one piece
 /// (`udp_unexpected_gso()`, include/linux/udp.h).
 pub(super) const GSO_TYPE: u32 = bindings::SKB_GSO_FRAGLIST | bindings::SKB_GSO_UDP_TUNNEL;
+
+/// GSO size of a burst (`GSO_BY_FRAGS`). `tcp4_gso_segment()` (net/ipv4/tcp_offload.c) and
+/// `__udp_gso_segment()` (net/ipv4/udp_offload.c) call `skb_segment_list()` only if the linear part of
+/// the first buffer has as many bytes behind its transport header, which are more than an IP packet
+/// may have. Otherwise they refuse a buffer that has no more bytes than the GSO size.
+const GSO_SIZE: u16 = bindings::GSO_BY_FRAGS as u16;
 
 /// Features (`NETIF_F_*`) of a device that takes bursts.
 pub(in crate::net) const FEATURES: bindings::netdev_features_t = bindings::NETIF_F_GSO
@@ -143,13 +151,12 @@ impl TxBurst {
     fn mark(&self) {
         let head = self.head.as_ptr();
         let ip_len = ip_len(self.network) as u32;
-        // SAFETY: `self` owns the valid head, whose data begins with the IP header.
-        let (len, linear) = unsafe { ((*head).len, (*head).len.wrapping_sub((*head).data_len)) };
-        let first = linear.wrapping_sub(ip_len).wrapping_sub(UDP_LEN as u32);
+        // SAFETY: `self` owns the valid head.
+        let len = unsafe { (*head).len };
         // SAFETY: The head is valid, so it has a shared info.
         unsafe {
             let shared = bindings::skb_shinfo(head);
-            (*shared).gso_size = first as u16;
+            (*shared).gso_size = GSO_SIZE;
             (*shared).gso_segs = self.count;
             (*shared).gso_type = GSO_TYPE;
         }

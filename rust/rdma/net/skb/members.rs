@@ -5,9 +5,8 @@
 //! A burst never left this kernel: a part of the network stack that sends packets elsewhere drops it
 //! before. Nor did anybody change the packets behind the first one. The network stack writes to the
 //! linear part of the first buffer only, and pulls other bytes into that part before
-//! (`skb_ensure_writable()`, net/core/skbuff.c). The first buffer is longer then than
-//! [`take_members`] allows. So the ICRCs of these packets need no check. The ICRC of the first packet
-//! does.
+//! (`skb_ensure_writable()`, net/core/skbuff.c). Then [`take_members`] finds a packet too short, or
+//! too few packets. So the ICRCs of these packets need no check. The ICRC of the first packet does.
 
 use core::{ptr::NonNull, slice};
 
@@ -43,15 +42,14 @@ pub(super) unsafe fn take_members(
     let shared = unsafe { bindings::skb_shinfo(skb) };
     // SAFETY: The shared info is valid as long as the buffer, of which no other code has a
     // reference.
-    let (first, geometry, segments) = unsafe {
+    let (first, fragments, count) = unsafe {
         let linear = (*skb).len.wrapping_sub((*skb).data_len);
-        let whole = (*shared).nr_frags == 0 && linear == u32::from((*shared).gso_size);
-        (linear, whole, (*shared).gso_segs)
+        (linear, (*shared).nr_frags, (*shared).gso_segs)
     };
-    if !geometry {
+    if fragments != 0 {
         return None;
     }
-    let mut members = KVec::with_capacity(segments.into(), GFP_ATOMIC).ok()?;
+    let mut members = KVec::with_capacity(count.into(), GFP_ATOMIC).ok()?;
     // SAFETY: The caller guarantees the headers (see `# Safety`), of which `skb_unclone()` made
     // this buffer the only owner.
     unsafe { set_length(head, ip_len, first) };
@@ -71,6 +69,11 @@ pub(super) unsafe fn take_members(
         let mut member = unsafe { RxSkb::received(member.into_raw(), origin) };
         member.trust();
         members.push_within_capacity(member).ok()?;
+    }
+    // The bytes of a packet that was pulled into the first buffer are no packet any more. If a part
+    // was pulled, `fits` has refused the rest.
+    if members.len().wrapping_add(1) != usize::from(count) {
+        return None;
     }
     // SAFETY: The caller owns the valid buffer (see `# Safety`), which is one packet now.
     unsafe { bindings::skb_gso_reset(skb) };
