@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: together timeout=300
+# vm: together timeout=900
 # Tests that large messages pass through the network stack in bursts (bursts.py), and arrive with the
 # right data whatever the network stack does with the bursts.
 source "$(dirname "$0")/../lib/guest.sh"
