@@ -35,8 +35,8 @@ impl GidEntry {
         NonNull::new(from_err_ptr(found.cast_mut()).ok()?).map(Self)
     }
 
-    /// Returns an entry to which ib_core owns a count, or `None` if `source` is null. The result must
-    /// not be dropped as a [`GidEntry`].
+    /// Returns an entry to which ib_core owns a count, or `None` if `source` is null. The result
+    /// must not be dropped as a [`GidEntry`].
     ///
     /// # Safety
     ///

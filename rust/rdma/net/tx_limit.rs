@@ -201,10 +201,10 @@ impl TxCount {
         self.reception.is_over()
     }
 
-    /// Counts the buffer `skb` as `packets` packets in flight, [`Self::room`] at most, and returns a
-    /// clone of it, which must be sent instead. The clone's destructor subtracts the packets. If the limit is reached and the sender may go
-    /// beyond it ([`Beyond::SendsAfter`]), the result is `skb` itself. Only one caller at a time is
-    /// allowed.
+    /// Counts the buffer `skb` as `packets` packets in flight, [`Self::room`] at most, and returns
+    /// a clone of it, which must be sent instead. The clone's destructor subtracts the packets. If
+    /// the limit is reached and the sender may go beyond it ([`Beyond::SendsAfter`]), the result is
+    /// `skb` itself. Only one caller at a time is allowed.
     ///
     /// # Errors
     ///
@@ -214,8 +214,8 @@ impl TxCount {
     ///
     /// # Safety
     ///
-    /// The caller must own `skb`, which it gives up on success. It must have no clone, destructor or
-    /// socket.
+    /// The caller must own `skb`, which it gives up on success. It must have no clone, destructor
+    /// or socket.
     pub(super) unsafe fn charge(
         self: &Arc<Self>,
         skb: *mut bindings::sk_buff,
@@ -243,9 +243,9 @@ impl TxCount {
         if clone.is_null() {
             return Err(ENOMEM);
         }
-        // SAFETY: The caller gives the original up, and this function owns the clone. As was checked
-        // above, `alloc_skb_fclone()` created the original. The first clone of such a buffer is in
-        // one object with it (`skb_clone()`, net/core/skbuff.c).
+        // SAFETY: The caller gives the original up, and this function owns the clone. As was
+        // checked above, `alloc_skb_fclone()` created the original. The first clone of such a
+        // buffer is in one object with it (`skb_clone()`, net/core/skbuff.c).
         unsafe { slot.occupy(clone, skb, packets, self) };
         self.in_flight.fetch_add(packets, ordering::Relaxed);
         // SAFETY: This function owns the clone.

@@ -22,8 +22,8 @@ use crate::{bindings, device::gid::Network, support::sync::wait_for_readers};
 
 /// Receiver of the packets of a socket.
 pub trait Receiver: Send + Sync + 'static {
-    /// Handles a packet or a burst, whose packets after the first are `rest`. All packets of a burst
-    /// have the same addresses and ports.
+    /// Handles a packet or a burst, whose packets after the first are `rest`. All packets of a
+    /// burst have the same addresses and ports.
     ///
     /// # Context
     ///

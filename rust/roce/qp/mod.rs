@@ -361,8 +361,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.context.settings.path_mtu
     }
 
-    /// Returns whether the QP sends lost requests again: it has a timer and retries. A QP that sends
-    /// no requests yet, in RTR, counts as one that does.
+    /// Returns whether the QP sends lost requests again: it has a timer and retries. A QP that
+    /// sends no requests yet, in RTR, counts as one that does.
     #[inline]
     pub fn retries_losses(&self) -> bool {
         let settings = &self.context.settings;

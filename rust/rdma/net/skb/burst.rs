@@ -36,9 +36,9 @@ use crate::{
 pub(super) const GSO_TYPE: u32 = bindings::SKB_GSO_FRAGLIST | bindings::SKB_GSO_UDP_TUNNEL;
 
 /// GSO size of a burst (`GSO_BY_FRAGS`). `tcp4_gso_segment()` (net/ipv4/tcp_offload.c) and
-/// `__udp_gso_segment()` (net/ipv4/udp_offload.c) call `skb_segment_list()` only if the linear part of
-/// the first buffer has as many bytes behind its transport header, which are more than an IP packet
-/// may have. Otherwise they refuse a buffer that has no more bytes than the GSO size.
+/// `__udp_gso_segment()` (net/ipv4/udp_offload.c) call `skb_segment_list()` only if the linear part
+/// of the first buffer has as many bytes behind its transport header, which are more than an IP
+/// packet may have. Otherwise they refuse a buffer that has no more bytes than the GSO size.
 const GSO_SIZE: u16 = bindings::GSO_BY_FRAGS as u16;
 
 /// Features (`NETIF_F_*`) of a device that takes bursts.
@@ -56,9 +56,9 @@ const MAX_LEN: u32 = u16::MAX as u32;
 /// # Invariants
 ///
 /// `head` is the buffer of a [`TxPacket`] of the IP version `network`. The buffers of the further
-/// packets, `count` with the first one, are in its `frag_list`; `tail` is the last of these or null.
-/// In those buffers `data` is behind the UDP header. `len` and `truesize` of `head` include them. No packet is
-/// longer than `longest` bytes, IP header included.
+/// packets, `count` with the first one, are in its `frag_list`; `tail` is the last of these or
+/// null. In those buffers `data` is behind the UDP header. `len` and `truesize` of `head` include
+/// them. No packet is longer than `longest` bytes, IP header included.
 pub struct TxBurst {
     head: Written,
     network: Network,

@@ -30,8 +30,8 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`. It has no clone.
-/// All its bytes were written, and no code writes them while they are shared.
+/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`. It has no
+/// clone. All its bytes were written, and no code writes them while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {

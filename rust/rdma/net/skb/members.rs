@@ -2,9 +2,9 @@
 
 //! Received bursts ([`super::burst`]): taking the buffers of the packets apart.
 //!
-//! A burst never left this kernel: a part of the network stack that sends packets elsewhere drops it
-//! before. Nor did anybody change the packets behind the first one. The network stack writes to the
-//! linear part of the first buffer only, and pulls other bytes into that part before
+//! A burst never left this kernel: a part of the network stack that sends packets elsewhere drops
+//! it before. Nor did anybody change the packets behind the first one. The network stack writes to
+//! the linear part of the first buffer only, and pulls other bytes into that part before
 //! (`skb_ensure_writable()`, net/core/skbuff.c). Then [`take_members`] finds a packet too short, or
 //! too few packets. So the ICRCs of these packets need no check. The ICRC of the first packet does.
 
@@ -126,8 +126,8 @@ unsafe fn pop(
     Some(member)
 }
 
-/// Returns `member`, or a copy of it if another list has a reference to it. Returns `None` if there is
-/// no memory for that.
+/// Returns `member`, or a copy of it if another list has a reference to it. Returns `None` if there
+/// is no memory for that.
 ///
 /// # Safety
 ///

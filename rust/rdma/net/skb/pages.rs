@@ -3,9 +3,9 @@
 //! Memory for the packets of bursts, which is used again and again. Wraps `struct page_pool`
 //! (include/net/page_pool/types.h).
 //!
-//! The slab allocator writes zeros to each new buffer (`init_on_alloc`), which takes longer than the
-//! copy of the payload. A pool gets back the pages of freed buffers, and writes nothing to them. A
-//! packet of a burst shows no bytes but those that its sender wrote ([`super::TxSkb`]).
+//! The slab allocator writes zeros to each new buffer (`init_on_alloc`), which takes longer than
+//! the copy of the payload. A pool gets back the pages of freed buffers, and writes nothing to
+//! them. A packet of a burst shows no bytes but those that its sender wrote ([`super::TxSkb`]).
 
 use core::ptr::NonNull;
 
@@ -19,8 +19,8 @@ const ORDER: u32 = 1;
 const BUFFER_LEN: usize = kernel::page::PAGE_SIZE << ORDER;
 /// Smallest packet that gets such a buffer, in bytes. Smaller packets would waste memory.
 const SMALLEST: usize = 2048;
-/// Maximum number of buffers that a pool keeps for later packets, besides 128 of the CPU's own cache
-/// (`PP_ALLOC_CACHE_SIZE`).
+/// Maximum number of buffers that a pool keeps for later packets, besides 128 of the CPU's own
+/// cache (`PP_ALLOC_CACHE_SIZE`).
 const KEPT: u32 = 64;
 /// Maximum number of buffers of a pool, in packets or kept: 4 MiB if a page has 4 KiB. A network
 /// namespace may let packets wait for long, and nobody is charged for these buffers.

@@ -481,8 +481,8 @@ impl Drop for RxSkb {
 }
 
 /// Checks the IP header and pulls the UDP header. Returns how the packet arrived, and the packets
-/// behind it if it is the first of a burst. Returns `None` if a packet is not acceptable or there is
-/// no memory.
+/// behind it if it is the first of a burst. Returns `None` if a packet is not acceptable or there
+/// is no memory.
 ///
 /// # Safety
 ///

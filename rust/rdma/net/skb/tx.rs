@@ -3,8 +3,8 @@
 //! Packets and frames under construction. The types of [`super::complete`] are complete ones, which
 //! can be sent.
 //!
-//! All bytes of such a buffer are linear, in memory of the slab allocator or, if the packet is one of
-//! a burst, of [`TxPages`]. `truesize` is the memory that the buffer takes, except 256 bytes: a
+//! All bytes of such a buffer are linear, in memory of the slab allocator or, if the packet is one
+//! of a burst, of [`TxPages`]. `truesize` is the memory that the buffer takes, except 256 bytes: a
 //! buffer of the former kind has room for a clone beside it, which
 //! [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page fragment
 //! (`netdev_alloc_frag()`) would keep up to 32 KiB allocated while a few bytes of it wait in a
@@ -52,12 +52,12 @@ impl TxSkb {
         Some(Self { skb, room })
     }
 
-    /// Allocates a buffer as [`Self::new`] does, from `pages` if possible. The packet can be sent as
-    /// a packet of a burst only, and not as the first one.
+    /// Allocates a buffer as [`Self::new`] does, from `pages` if possible. The packet can be sent
+    /// as a packet of a burst only, and not as the first one.
     ///
-    /// The buffer has no room for a clone beside it. Several lists may hold the buffer, whose owners
-    /// may clone it at the same time, and `skb_clone()` (net/core/skbuff.c) would give that room to
-    /// two of them.
+    /// The buffer has no room for a clone beside it. Several lists may hold the buffer, whose
+    /// owners may clone it at the same time, and `skb_clone()` (net/core/skbuff.c) would give that
+    /// room to two of them.
     pub fn new_member(headroom: usize, room: usize, pages: &TxPages) -> Option<Self> {
         let size = headroom.checked_add(room)?;
         let skb = pages.build(size).or_else(|| {

@@ -300,8 +300,8 @@ impl Core {
     }
 
     /// Takes in a packet or a train. The run's `budget` has paid for one packet. Returns `false` if
-    /// the budget ends within the train, if the packets of a burst must be taken in one by one, or if
-    /// memory that a packet needs is absent. Then the rest must be taken in again.
+    /// the budget ends within the train, if the packets of a burst must be taken in one by one, or
+    /// if memory that a packet needs is absent. Then the rest must be taken in again.
     fn take_in(
         &mut self,
         qp: &Qp,
