@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a device: those of rdma_rxe, under the same names, one of sent trains of packets,
-//! and counters of dropped packets by reason.
+//! Counters of a device: those of rdma_rxe, under the same names, those of sent trains and bursts
+//! of packets, and counters of dropped packets by reason.
 
 use kernel::{
     prelude::*,

@@ -73,12 +73,7 @@ impl RxPacket {
     /// counted in `drops`.
     #[inline(never)]
     pub(crate) fn decode(mut skb: RxSkb, drops: &Drops) -> Option<Self> {
-        let length = skb.len();
-        let decoded = match skb.header(MAX_HEADER) {
-            Some(header) => wire::decode(header, length),
-            None => Err(DropReason::TooShort),
-        };
-        match decoded {
+        match decode(&mut skb) {
             Ok(decoded) => {
                 let packet = Self {
                     endpoints: skb.endpoints(),
@@ -353,9 +348,9 @@ struct RestOffsets {
 /// and in the further buffers. Returns `None` if the packets aren't a train.
 fn join(first: &mut RxSkb, rest: &mut KVec<RxSkb>) -> Option<(Train, usize, RestOffsets)> {
     let count = u32::try_from(rest.len()).ok()?.checked_add(1)?;
-    let start = decode(first)?;
+    let start = decode(first).ok()?;
     let (last, between) = rest.split_last_mut()?;
-    let end = decode(last)?;
+    let end = decode(last).ok()?;
     let train = Train::join(&start.packet, &end.packet, count)?;
     let mut offsets = RestOffsets {
         between: 0,
@@ -376,9 +371,11 @@ fn join(first: &mut RxSkb, rest: &mut KVec<RxSkb>) -> Option<(Train, usize, Rest
 }
 
 /// Decodes the headers of one buffer.
-fn decode(skb: &mut RxSkb) -> Option<wire::Decoded> {
+#[inline]
+fn decode(skb: &mut RxSkb) -> Result<wire::Decoded, DropReason> {
     let length = skb.len();
-    wire::decode(skb.header(MAX_HEADER)?, length).ok()
+    let header = skb.header(MAX_HEADER).ok_or(DropReason::TooShort)?;
+    wire::decode(header, length)
 }
 
 /// Returns `Some` if the last four bytes are the ICRC of the headers and of all bytes before.
@@ -440,8 +437,8 @@ fn decode_received(
     }
 }
 
-/// Returns the QP that shall receive the packet or the burst now. Otherwise takes the packet: it was
-/// refused, or the members of a group receive it later.
+/// Returns the QP that shall receive the packet or the burst now. Otherwise takes the packet: it
+/// was refused, or the members of a group receive it later.
 #[inline(never)]
 fn accept(context: &NetContext, slot: &mut Option<RxPacket>) -> Option<Arc<Qp>> {
     let packet = slot.as_mut()?;

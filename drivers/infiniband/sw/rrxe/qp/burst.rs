@@ -30,7 +30,7 @@ const MAX_PACKETS: u32 = 30;
 
 /// Maximum number of packets that a burst may have whose packets have `mtu` bytes.
 #[inline]
-pub(super) fn limit(mtu: u32) -> u32 {
+fn limit(mtu: u32) -> u32 {
     MAX_BYTES
         .wrapping_shr(mtu.trailing_zeros())
         .min(MAX_PACKETS)
@@ -126,7 +126,7 @@ impl Core {
     /// Builds a burst. Returns `None` if the packets must be sent one by one: the route takes no
     /// bursts, or memory of the payload can't be read now.
     #[inline(never)]
-    pub(super) fn build_burst(&mut self, qp: &Qp, transmit: &Transmit) -> Option<Built> {
+    fn build_burst(&mut self, qp: &Qp, transmit: &Transmit) -> Option<Built> {
         let (address, route) = self.peer.connected()?;
         if route.is_local() {
             self.trains.is_local = true;

@@ -2,10 +2,10 @@
 
 //! Whether bursts (`qp/burst.rs`) arrive at the peer of a QP.
 //!
-//! A path may lose all bursts, for example because a rule of an administrator drops long packets. The
-//! network stack doesn't say so. So a QP sends one burst as a probe, and further packets one by one
-//! until it knows that the probe arrived. If the probe is lost, the packets behind it reveal that to
-//! the peer within a round trip.
+//! A path may lose all bursts, for example because a rule of an administrator drops long packets.
+//! The network stack doesn't say so. So a QP sends one burst as a probe, and further packets one by
+//! one until it knows that the probe arrived. If the probe is lost, the packets behind it reveal
+//! that to the peer within a round trip.
 
 use kernel::prelude::*;
 use roce::psn::Psn;
@@ -22,9 +22,10 @@ const UNFIT_PAUSE: u32 = 1 << 10;
 const PROVING_RESPONSES: u32 = 1 << 9;
 
 /// Knowledge about the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knowledge {
     /// It isn't known whether bursts arrive. The next burst is a probe.
+    #[default]
     None,
     /// A probe was sent. It ends before this PSN, if it consists of requests, and has arrived when
     /// the peer acknowledges them.
@@ -37,6 +38,7 @@ enum Knowledge {
 }
 
 /// State of the path from a QP to its peer.
+#[derive(Default)]
 pub(super) struct BurstPath {
     knowledge: Knowledge,
     /// Number of packets that are still to be sent one by one.
@@ -45,19 +47,9 @@ pub(super) struct BurstPath {
     pause: u32,
 }
 
-impl Default for BurstPath {
-    fn default() -> Self {
-        Self {
-            knowledge: Knowledge::None,
-            singles: 0,
-            pause: 0,
-        }
-    }
-}
-
 impl BurstPath {
-    /// Returns whether the next packets may be sent as a burst. `has_acknowledged` tells whether the
-    /// peer has acknowledged all requests before a PSN.
+    /// Returns whether the next packets may be sent as a burst. `has_acknowledged` tells whether
+    /// the peer has acknowledged all requests before a PSN.
     #[inline]
     pub(super) fn admits(&mut self, has_acknowledged: impl FnOnce(Psn) -> bool) -> bool {
         if self.singles != 0 {
@@ -85,8 +77,8 @@ impl BurstPath {
         self.knowledge == Knowledge::None
     }
 
-    /// Records that a burst was passed to the network stack: requests before the PSN `past`, or READ
-    /// responses if that is `None`.
+    /// Records that a burst was passed to the network stack: requests before the PSN `past`, or
+    /// READ responses if that is `None`.
     #[inline]
     pub(super) fn note_burst(&mut self, past: Option<Psn>) {
         if self.knowledge == Knowledge::None {
