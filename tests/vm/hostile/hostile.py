@@ -37,7 +37,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 import forge
 from forge import RC, UC, UD, XRC, PacketSocket, Socket
 from pairs import (
-    ALL, IS_DEBUG_KERNEL, PAGE, LIMIT_SECONDS, Buffer, case, equal, main, pattern, register, state,
+    ALL, IS_DEBUG_KERNEL, PAGE, LIMIT_SECONDS, Buffer, case, equal, main, next_completion, pattern, register, state,
 )
 
 GID_INDEX, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -111,13 +111,9 @@ class Queue:
         self.qp.post_send(wr)
 
     def completion(self):
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            count, completions = self.cq.poll(1)
-            if count:
-                equal(completions[0].status, e.IBV_WC_SUCCESS, "status")
-                return completions[0]
-        raise AssertionError("no completion")
+        completion = next_completion(self.cq, 60)
+        equal(completion.status, e.IBV_WC_SUCCESS, "status")
+        return completion
 
     def check_guarded_part(self):
         guarded = self.buffer.read(self.GUARDED, self.GUARDED)

@@ -228,6 +228,16 @@ def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID
     qp.to_rts(attr)
 
 
+def next_completion(cq, seconds=LIMIT_SECONDS):
+    """Waits for the next completion of a CQ and returns it. Fails after these seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        count, completions = cq.poll(1)
+        if count:
+            return completions[0]
+    raise AssertionError("no completion")
+
+
 class Pair:
     """Two QPs, connected to each other, with one CQ each on one protection domain.
 
@@ -262,12 +272,7 @@ class Pair:
 
     def status(self):
         """Waits for the first QP's next completion and returns its status."""
-        end = time.monotonic() + LIMIT_SECONDS
-        while time.monotonic() < end:
-            count, completions = self.cqs[0].poll(1)
-            if count:
-                return completions[0].status
-        raise AssertionError("no completion")
+        return next_completion(self.cqs[0]).status
 
     def transfer(self, opcode, local, remote):
         self.post(opcode, local, remote)

@@ -24,7 +24,7 @@ from pyverbs.addr import AHAttr, GlobalRoute
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    ALL, DEVICE, GID_INDEX, IS_DEBUG_KERNEL, LIMIT_SECONDS, PAGE, Buffer, case, counter, equal, main, pattern, register,
+    ALL, DEVICE, GID_INDEX, IS_DEBUG_KERNEL, PAGE, Buffer, case, counter, equal, main, next_completion, pattern, register,
 )
 
 PEER, PEER_GID_INDEX, NAME, EXPECTED = sys.argv[3], int(sys.argv[4]), sys.argv[5], sys.argv[6]
@@ -66,12 +66,7 @@ class End:
 
     def status(self):
         """Waits for the next completion and returns its status."""
-        end = time.monotonic() + LIMIT_SECONDS
-        while time.monotonic() < end:
-            count, completions = self.cq.poll(1)
-            if count:
-                return completions[0].status
-        raise AssertionError("no completion")
+        return next_completion(self.cq).status
 
 
 def connected(mtu, *timing):

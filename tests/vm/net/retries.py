@@ -21,7 +21,7 @@ from pyverbs.qp import QPAttr
 from pyverbs.wr import SendWR
 
 from order import Endpoint, on_cpu
-from pairs import ALL, PAGE, case, cases, counter, equal, main
+from pairs import ALL, PAGE, case, cases, counter, equal, main, next_completion
 
 # The import of order.py has registered its cases, too.
 cases.clear()
@@ -62,12 +62,7 @@ class RcEndpoint(Endpoint):
         self.qp.post_send(wr)
 
     def status(self, seconds=60):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            count, completions = self.cq.poll(1)
-            if count:
-                return completions[0].status
-        raise AssertionError("no completion")
+        return next_completion(self.cq, seconds).status
 
     def counter(self, name):
         return counter(name, self.device)
