@@ -3,15 +3,16 @@
 # Runs on: guest
 """Tests bursts: packets of one message that pass through the network stack as one buffer.
 
-  bursts.py DEVICE GID-INDEX PEER PEER-GID-INDEX NAME EXPECTED
+  bursts.py DEVICE GID-INDEX PEER PEER-GID-INDEX NAME EXPECTED [DESTINATION]
 
 Connects RC QPs of DEVICE and of PEER, another device, transfers messages in both directions and
 compares the data. EXPECTED says what the counter sent_bursts of both devices must show: "bursts",
 "singles" (no burst, after the first messages), or "few" (at most one in 16 packets was sent in a
-burst). If it is "lost", no message can arrive, and only the status of the requests is checked. NAME
-names the cases.
+burst). If it is "lost", no message can arrive, and only the status of the requests is checked. The
+requests go to DESTINATION, an IPv6 address, instead of PEER's. NAME names the cases.
 """
 
+import ipaddress
 import sys
 import time
 
@@ -20,7 +21,7 @@ from pyverbs.device import Context
 import pyverbs.enums as e
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
@@ -28,6 +29,7 @@ from pairs import (
 )
 
 PEER, PEER_GID_INDEX, NAME, EXPECTED = sys.argv[3], int(sys.argv[4]), sys.argv[5], sys.argv[6]
+DESTINATION = GID(ipaddress.ip_address(sys.argv[7]).exploded) if len(sys.argv) > 7 else None
 SUCCESS = e.IBV_WC_SUCCESS
 MTUS = {e.IBV_MTU_256: 256, e.IBV_MTU_1024: 1024, e.IBV_MTU_4096: 4096}
 # Timeout of the QPs: 4.096 us * 2^17, some 0.5 s. An emulated machine on a busy host needs it.
@@ -48,7 +50,7 @@ class End:
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
 
     def connect(self, peer, mtu, timeout, retries=7):
-        dgid = peer.context.query_gid(1, peer.gid_index)
+        dgid = DESTINATION or peer.context.query_gid(1, peer.gid_index)
         route = GlobalRoute(dgid=dgid, sgid_index=self.gid_index, hop_limit=64)
         attr = QPAttr(port_num=1)
         attr.qp_access_flags = ALL

@@ -5,11 +5,13 @@
 # right data whatever the network stack does with the bursts.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=120
+readonly NOWHERE=fd88::9
 
-# transfers NAME EXPECTED [ADDRESS1 ADDRESS2]: runs bursts.py.
+# transfers NAME EXPECTED [ADDRESS1 ADDRESS2 [DESTINATION]]: runs bursts.py.
 transfers() {
 	python3 "$(dirname "$0")/bursts.py" "$DEV1" "$(gid_index "$DEV1" "${3:-$HOST1_V4}")" \
-		"$DEV2" "$(gid_index "$DEV2" "${4:-$HOST2_V4}")" "$1" "$2" || fail "bursts.py exits with status 0" "$1: status $?"
+		"$DEV2" "$(gid_index "$DEV2" "${4:-$HOST2_V4}")" "$1" "$2" ${5:+"$5"} ||
+		fail "bursts.py exits with status 0" "$1: status $?"
 }
 
 # sniff HOST: starts tcpdump on the host; unsniff ends it.
@@ -93,6 +95,29 @@ check "tc pushes two VLAN tags" lengthen_headers ipv6 "$(repeat 2 "action vlan p
 transfers "while tc pushes VLAN tags" lost $HOST1_V6 $HOST2_V6
 in1 tc qdisc del dev eth0 clsact
 
+# Host 2 forwards the packets through IPsec in BEET mode (between IPv6 hosts, over IPv4). tc declares
+# the packets TCP segments, so xfrm4_beet_gso_segment() (net/ipv4/esp4_offload.c) has them segmented as
+# such. The device m1 inserts a VLAN tag itself, and so has the packets segmented that leave it.
+forward_as_tcp() {
+	local tcp=(action pedit munge offset 6 u8 set 6 munge offset 52 u8 set 0x20)
+	local cipher=(aead "rfc4106(gcm(aes))" 0x0102030405060708090a0b0c0d0e0f1011121314 128)
+	ip -n h2 link add m1 mtu 9000 type veth peer name m2 mtu 9000 &&
+		ip -n h2 link set m1 up && ip -n h2 link set m2 up && ip -n h2 addr add 10.99.0.1/24 dev m1 &&
+		in2 sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv4.ip_forward=1 &&
+		ip -n h2 neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev m1 &&
+		ip -n h2 neigh add $NOWHERE lladdr 02:00:00:00:00:02 dev m1 && ip -n h2 route add $NOWHERE dev m1 &&
+		in2 ethtool -K m1 tx-vlan-offload off >/dev/null &&
+		in2 tc qdisc add dev m1 clsact && in2 tc filter add dev m1 egress matchall action vlan push id 5 &&
+		in2 tc qdisc add dev eth0 clsact &&
+		in2 tc filter add dev eth0 ingress protocol ipv6 flower ip_proto udp dst_port 4791 "${tcp[@]}" &&
+		ip -n h2 xfrm state add src 10.99.0.1 dst 10.99.0.2 proto esp spi 0x100 mode beet "${cipher[@]}" \
+			sel src fd77::/64 dst fd88::/64 offload dev m1 dir out &&
+		ip -n h2 xfrm policy add src fd77::/64 dst fd88::/64 dir out tmpl src 10.99.0.1 dst 10.99.0.2 \
+			proto esp spi 0x100 mode beet &&
+		ip -n h1 route add fd88::/64 via $HOST2_V6
+}
+encrypted() { in2 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
+
 vlan_up() {
 	local host
 	for host in 1 2; do
@@ -101,5 +126,10 @@ vlan_up() {
 	done
 	wait_for 20 gid_index "$DEV1" 10.79.0.1 && wait_for 20 gid_index "$DEV2" 10.79.0.2
 }
+check "host 2 forwards packets through IPsec" forward_as_tcp
+transfers "while a router encrypts them as TCP segments" lost $HOST1_V6 $HOST2_V6 $NOWHERE
+check "IPsec has encrypted bursts" encrypted
+in2 tc qdisc del dev eth0 clsact
+
 check "VLANs" vlan_up
 transfers "over a VLAN" bursts 10.79.0.1 10.79.0.2
