@@ -16,11 +16,15 @@ COUNT=100000
 readonly MADS ROUNDS=5 COUNT
 
 start_forger() {
-	python3 "$MADS" "$@" &
+	python3 "$MADS" "$@" 2>/tmp/forger &
 	FORGER=$!
 }
 
-stop_forger() { terminate $FORGER; }
+stop_forger() {
+	terminate $FORGER && return
+	cat /tmp/forger
+	return 1
+}
 
 sent() { echo "$(<"/sys/class/infiniband/$DEV1/ports/1/hw_counters/sent_pkts")"; }
 has_sent() { [[ $(sent) -ge $1 ]]; }

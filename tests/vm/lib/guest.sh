@@ -226,11 +226,12 @@ _cm_listening() {
 }
 
 # terminate PID: ends a background program by SIGTERM. Fails if the program has ended already, or
-# catches the signal.
+# catches the signal, and prints the program's status then.
 terminate() {
+	local status=0
 	kill "$1"
-	wait "$1"
-	[[ $? -eq 143 ]]
+	wait "$1" || status=$?
+	[[ $status -eq 143 ]] || { echo "the program ended with status $status" && return 1; }
 }
 
 # add_queueing_ifb HOST: creates ifb0 on the host, with a qdisc (tbf, 8 bit/s) that keeps packets in
