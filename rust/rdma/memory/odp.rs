@@ -16,10 +16,10 @@
 //! A chunk covers 2 MiB of an address space, at a multiple of 2 MiB. It is created when a region is
 //! first used there. All regions of a process on a device share its chunks. So an invalidation
 //! visits at most one chunk of a device for each 2 MiB that its range touches, however many regions
-//! are registered. Each time that the number of chunks has doubled and is at least 64, the chunks
-//! without present pages are freed. All chunks are freed soon after the last region of the process
-//! on the device has ended. A region only determines to which addresses its keys give access. A
-//! region may be the whole address space.
+//! are registered. Before the number of chunks exceeds both 64 and twice the number that remained
+//! the last time, the chunks without present pages are freed. All chunks are freed soon after the
+//! last region of the process on the device has ended. A region only determines to which addresses
+//! its keys give access. A region may be the whole address space.
 //!
 //! A process can cause invalidations of its mappings without a pause. The kernel's functions that
 //! wait for the end of all invalidations then wait for as long as the process likes. So system

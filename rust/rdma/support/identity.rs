@@ -3,9 +3,17 @@
 //! Users and memory cgroups as the administrator of the host sees them.
 //!
 //! The driver's limits count by these identities. A process cannot evade such a limit by another
-//! process, another context or a user namespace. A memory cgroup within another memory cgroup has
-//! an identity of its own. A process to which a part of the cgroup tree was delegated may create
-//! cgroups there. Such a process evades the limit of its cgroup, but not the limit of its user.
+//! process or another context. A process in a user namespace counts for the user who created the
+//! outermost namespace ([`Identity::current_user`]).
+//!
+//! A memory cgroup within another memory cgroup has an identity of its own. A process to which a
+//! part of the cgroup tree was delegated may create cgroups there, and so evades the limit of its
+//! cgroup.
+//!
+//! Two kinds of users evade the limit of a user, because their processes may become other users of
+//! the initial user namespace. A user with subordinate UIDs (`newuidmap`) may give programs of
+//! these UIDs the set-user-ID bit. Root of a container without a user namespace may become any
+//! user.
 
 use core::ptr::addr_of;
 

@@ -8,9 +8,10 @@
 //! sender. If the address is not known, ib_core sleeps until the neighbour has replied, for at most
 //! a second (`ib_init_ah_attr_from_wc()`, verbs.c; `rdma_addr_find_l2_eth_by_grh()`, addr.c). It
 //! sleeps in the work item that handles all MADs of a device, and in ib_cm's work items, one for
-//! each CM message. All devices of the host share ib_cm's workqueue, whose length has no limit
-//! (`cm_recv_handler()`, cm.c). So a queue of such datagrams would stop all connection management
-//! of the host.
+//! each CM message. All devices of the host share ib_cm's workqueue. It has a queue for each CPU,
+//! which handles one work item at a time (`ib_cm_init()`, cm.c) and whose length has no limit
+//! (`cm_recv_handler()`, cm.c). So such datagrams in the queue of a CPU would stop the connection
+//! management of all devices on that CPU.
 //!
 //! rrxe needs no link-layer addresses: the IP layer finds them when a packet leaves. So rrxe gives
 //! ib_core another sender of a request, a stand-in. Its address is the destination of the request,
@@ -79,7 +80,9 @@ use crate::{
     qp::{effects::RunEffects, engine::Core, Qp},
 };
 
-/// Rates of MADs that get no response: the burst, and the MADs a second.
+/// Rates of MADs that get no response: the burst, and the MADs a second. Senders are divided by a
+/// hash of their addresses. `guaranteed` is the rate of the senders of one hash, `extra` is their
+/// further rate, and `total` is the further rate of all senders together (`rate.rs`).
 const ONE_WAY: Paces = Paces {
     guaranteed: Pace::new(8, 32),
     extra: Pace::new(1_024, 4_096),

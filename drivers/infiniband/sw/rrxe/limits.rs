@@ -107,7 +107,7 @@ pub(crate) struct Allowance {
     /// limit, less 16 QPs and one memory region.
     pub(crate) objects: u32,
     /// Number of threads that release memory of ended on-demand regions at a time. The same number
-    /// limits the pieces of advice (`ibv_advise_mr()`) that are followed or queued.
+    /// limits the calls of `ibv_advise_mr()` whose advice is followed or queued.
     pub(crate) release_threads: u32,
     /// Number of attachments of QPs to multicast groups.
     pub(crate) attachments: u32,

@@ -78,7 +78,7 @@ pub(super) struct AddressSpace {
 struct Count {
     /// Number of chunks.
     chunks: u32,
-    /// Number of chunks at which those without pages are searched for next.
+    /// Maximum number of chunks until those without pages are removed.
     most: u32,
 }
 
@@ -196,9 +196,10 @@ impl AddressSpace {
     }
 
     /// Removes all chunks without present pages. The chunks that remain are no more than the 2 MiB
-    /// ranges in which the process has mapped pages. The next removal takes place when there are
-    /// twice as many chunks as remain now, and at least [`FEW_CHUNKS`]. A thread that is faulting
-    /// in memory of a removed chunk finds the memory absent afterwards and faults it in again.
+    /// ranges in which the process has mapped pages. The next removal takes place before there are
+    /// more than twice as many chunks as remain now, and more than [`FEW_CHUNKS`]. A thread that is
+    /// faulting in memory of a removed chunk finds the memory absent afterwards and faults it in
+    /// again.
     fn remove_empty(&self, count: &mut Count) {
         let mut next = 0;
         while let Some(chunk) = self.chunks.find_from(next, |_| true) {

@@ -21,6 +21,10 @@ use crate::device::link::Link;
 /// Rates of requests other than CM messages. ib_mad itself responds to many of these. If it does
 /// not find the address of a sender, it writes a line to the log each time, without a limit
 /// (`agent_send_response()`, agent.c).
+///
+/// Each rate is a burst, and the requests a second. Senders are divided by a hash of their
+/// addresses. The senders of one hash share the rate `extra`, all senders share the rate `total`,
+/// and no sender has a guaranteed rate (`rate.rs`).
 const REQUESTS: Paces = Paces {
     guaranteed: Pace::new(0, 1),
     extra: Pace::new(64, 16),

@@ -34,8 +34,9 @@
 //!
 //! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
 //! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no
-//! limit. The root user of a container evades both limits if cgroups were delegated to the
-//! container and it has no user namespace of its own.
+//! limit. Two kinds of users evade both limits if cgroups were delegated to them, because they may
+//! become other users: root of a container that has no user namespace of its own, and a user with
+//! subordinate UIDs (`newuidmap`).
 
 use kernel::{
     prelude::*,
@@ -75,7 +76,7 @@ pub(crate) struct Account {
     /// Threads of `rrxe_release`, which release the memory of ended on-demand regions.
     #[pin]
     releases: Semaphore<Waiter>,
-    /// Quota of pieces of advice that threads follow or that are queued.
+    /// Quota of calls of `ibv_advise_mr()` whose advice is queued or followed by threads.
     advice: Arc<Quota>,
     /// Quota of attachments to multicast groups.
     attachments: Arc<Quota>,
@@ -272,7 +273,7 @@ impl Payer {
         [self.cgroup.as_ref().map(share), Some(share(&self.user))]
     }
 
-    /// Claims one piece of advice. Any context.
+    /// Claims the advice of one call of `ibv_advise_mr()`. Any context.
     ///
     /// # Errors
     ///

@@ -10,10 +10,10 @@
 //! to the process. Neither is the time for copies of frames that flow steering rules deliver to raw
 //! packet QPs.
 //!
-//! So each CPU has an account. The time that softirqs spend beyond a percentage of all time, 75
-//! percent by default, is a debt. While the debt is more than [`MOST_DEBT`], packets and QPs wait
-//! for threads of a work queue, and softirqs make no further copies of a frame or of a multicast
-//! packet.
+//! So each CPU has an account. If softirqs have spent more than a percentage of all time, 75
+//! percent by default, the CPU has a debt: the time for which they must pause. While the debt is
+//! more than [`MOST_DEBT`], packets and QPs wait for threads of a work queue, and softirqs make no
+//! further copies of a frame or of a multicast packet.
 //!
 //! Any sender can keep a CPU in debt by datagrams to a multicast group with many members. The QPs
 //! of other users must still receive. So softirqs make some copies of multicast packets for each

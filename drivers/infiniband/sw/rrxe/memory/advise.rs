@@ -32,11 +32,11 @@ const CLAIM_RETRY: Delta = Delta::from_millis(10);
 /// present in the way `how`. If `flush` is set, this call waits until they have followed it.
 /// This call itself walks no page tables, because such a walk waits for MMU notifiers.
 ///
-/// A user and a memory cgroup have a limit of advice that is followed or queued. Beyond it, advice
-/// without `flush` is dropped. Queued advice would occupy kernel memory, and memory that isn't
-/// resident becomes resident when it is used. The advice isn't refused with an error: its outcome
-/// is not reported in any case, and a program that gives much advice at a time does nothing wrong.
-/// With `flush`, the call waits for room.
+/// A user and a memory cgroup have a limit on the calls whose advice is followed or queued. Beyond
+/// it, advice without `flush` is dropped. Queued advice would occupy kernel memory, and memory that
+/// isn't resident becomes resident when it is used. The advice isn't refused with an error: its
+/// outcome is not reported in any case, and a program that gives much advice at a time does nothing
+/// wrong. With `flush`, the call waits for room.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ fn await_room(payer: &Payer, link: &Link) -> Result<PayerClaim> {
     }
 }
 
-/// The ranges of a piece of advice, and the progress in them.
+/// The ranges of the advice of one call, and the progress in them.
 struct Ranges {
     /// Claim on the limit of advice.
     _claim: PayerClaim,
@@ -134,7 +134,7 @@ impl Ranges {
     }
 }
 
-/// A piece of advice, as a job of the threads of processes.
+/// The advice of one call, as a job of the threads of processes.
 #[pin_data]
 struct Prefetch {
     /// Ranges; `None` after the end of the job.

@@ -35,8 +35,8 @@ pub(crate) enum Outgoing {
 }
 
 impl Outgoing {
-    /// Sends the packet or frame. It counts for `tx_limit` until it has left the host. `peer` is
-    /// the peer of the sending QP.
+    /// Passes the packet or frame to the network stack. It counts for `tx_limit` until the
+    /// destructor of its buffer is called. `peer` is the peer of the sending QP.
     ///
     /// # Context
     ///

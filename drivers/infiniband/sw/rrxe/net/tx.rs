@@ -157,7 +157,7 @@ impl<'a> PacketBuilder<'a> {
         };
     }
 
-    /// Completes a packet that leaves the host.
+    /// Completes a packet that passes through the network stack.
     ///
     /// # Errors
     ///

@@ -54,7 +54,7 @@ impl HrTimerCallback for Qp {
     }
 }
 
-/// Wakes a QP that waited for packets in flight to leave this host.
+/// Wakes a QP that waited because its tx limit (the bound on its packets in flight) was exhausted.
 ///
 /// It holds the QP's number and no reference, because packets may outlive the QP.
 pub(crate) struct Waker {

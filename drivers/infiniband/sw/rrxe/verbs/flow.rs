@@ -16,9 +16,9 @@
 //! doorbell page (`doorbells.rs`).
 //!
 //! The time for copies is charged to no process. A QP gets one copy of a frame, however many of its
-//! rules match, and none while its queue is full. Copies for more than [`ALWAYS`] QPs are made only
-//! while the CPU's account of softirq time is not in debt ([`crate::limits::softirq_time`]). A
-//! large (GSO) packet that a QP receives is segmented first.
+//! rules match, and none while its queue is full. Copies for QPs beyond the first [`ALWAYS`] are
+//! made only while the CPU is not in debt ([`crate::limits::softirq_time`]). A large (GSO) packet
+//! that a QP receives is segmented first.
 
 use kernel::{
     new_mutex,
@@ -44,8 +44,8 @@ use crate::{
 };
 
 /// Number of QPs that get copies of a frame regardless of the time that this takes. The time for
-/// copies to further QPs is charged to the CPU's account of softirq time. While that account is in
-/// debt, further QPs lose the frame.
+/// copies to further QPs is charged to the CPU's account of softirq time. While the CPU is in debt,
+/// further QPs lose the frame.
 const ALWAYS: u32 = 8;
 
 /// A flow steering rule and its QP.
