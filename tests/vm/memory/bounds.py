@@ -147,8 +147,8 @@ def charged_chunks():
 @case("preemption is disabled while the lock of a chunk is held")
 def not_preempted():
     # For a write fault, `store` is called where a page is stored in a chunk. `remove` is called
-    # where a page is removed. Both happen with the chunk's lock held, for which reclaim may wait.
-    # `walk` is called without the lock.
+    # where a page is removed. Both happen with the chunk's `umem_mutex` held, for which reclaim may
+    # wait. `walk` is called without the lock.
     walk = "hmm_range_fault_unlocked_timeout"
     store, remove = "copy_from_kernel_nofault", "set_page_dirty"
     pair, memory = Pair(), PrivateBuffer(16 * PAGE)

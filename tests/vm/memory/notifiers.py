@@ -281,7 +281,7 @@ def one_thread_each():
 
 @case("processes that wait for their advice can be killed")
 def killed_advisers():
-    # Pieces of advice of a memory cgroup that are followed or queued: at most 16. The others wait.
+    # The advice of 16 calls of a memory cgroup is followed or queued at a time. Other calls wait.
     group, count = memory_group("advisers"), 20
     process = InvalidatingProcess()
 

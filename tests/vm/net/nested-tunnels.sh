@@ -3,11 +3,11 @@
 # vm: timeout=300
 # Tests that the kernel stack suffices when a QP's packet passes several nested network devices.
 #
-# The administrator of a network namespace redirects the RoCEv2 packets of host 1 (tc mirred) over
-# three dummy devices to the innermost of three nested VXLAN tunnels. Each level of this recursion
-# takes stack, on top of the stack frames of the sender. Here the sender is a softirq of host 1:
-# host 2 issues RDMA READs, and the softirq sends the responses. A stack overflow shows as a kernel
-# splat, which guest.sh reports.
+# Hosts 1 and 2 are network namespaces. The administrator of host 1 redirects its RoCEv2 packets (tc
+# mirred) over three dummy devices to the innermost of three nested VXLAN tunnels. Each level of
+# this recursion takes stack, on top of the stack frames of the sender. Here the sender is a softirq
+# of host 1: host 2 issues RDMA READs, and the softirq sends the responses. A stack overflow shows
+# as a kernel splat, which guest.sh reports.
 source "$(dirname "$0")/../lib/guest.sh"
 readonly PORT=4791
 

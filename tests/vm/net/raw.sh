@@ -81,8 +81,8 @@ for way in "ip -n h1 link set eth0 netns h2 name eth9" "ip -n h1 link del eth0" 
 	check "a new link on host 1 after: $way" link_add 1
 done
 
-# With softirq_percent=1, a few copies of frames put softirqs into debt: they exceed the CPU time
-# that softirqs may spend on QPs (limits/softirq_time.rs).
+# With softirq_percent=1, a few copies of frames put a CPU in debt: its softirqs have exceeded the
+# time that they may spend on QPs, and must pause for more than 1 ms (limits/softirq_time.rs).
 check "the module is removed" rmmod rrxe
 check "the module loads with softirq_percent=1" modprobe rrxe softirq_percent=1
 check "link on host 1, with softirq_percent=1" link_add 1

@@ -158,9 +158,9 @@ def threads_take_in_packets():
 
     end, by_threads = time.monotonic() + LIMIT_SECONDS, 0
     # The datagrams of a batch arrive in a row and take more of the CPU's time in softirqs than
-    # softirq_percent allows. Threads take in packets until the excess (the debt of
-    # limits/softirq_time.rs) is gone. But an emulated CPU may stop for longer than that, so several
-    # batches may be needed.
+    # softirq_percent allows. Threads take in packets until the CPU's debt (limits/softirq_time.rs)
+    # is 1 ms or less. But an emulated CPU may stop for longer than that takes, so several batches
+    # may be needed.
     while by_threads == 0 and time.monotonic() < end:
         taken, by_softirqs = packets_during("rrxe_packet_in", send_batch)
         by_threads = taken - by_softirqs

@@ -139,7 +139,7 @@ fn resize_busy(ends: &Ends) -> Outcome {
 }
 
 /// Keeps `window` WRITEs in flight, and checks that they complete in order and that completion
-/// events wake the poller.
+/// events wake the thread that waits for completions.
 fn exchange(pair: &Pair, writes: u64, window: u64) -> Outcome {
     let mut wcs = [ibv_wc::default(); 16];
     let (mut posted, mut done) = (0, 0);
