@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Runs hostile contexts that compete for the pollers of doorbell pages.
+"""Runs hostile contexts that compete for the time of the doorbell pollers.
 
     hostile_doorbells.py DEVICE GID-INDEX CONTEXTS bells|posts
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=4 timeout=300
-# Tests contexts that share one doorbell poller with hostile contexts, and the removal of a device
-# and of the module while hostile contexts ring their doorbells. All QPs are connected to themselves
-# or to a QP of the same device, on one link over a veth pair.
+# Tests contexts whose doorbell pollers run one at a time with those of hostile contexts, and the
+# removal of a device and of the module while hostile contexts ring their doorbells. All QPs are
+# connected to themselves or to a QP of the same device, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 # start_hostile_contexts CONTEXTS: starts hostile_doorbells.py in the background, with that many
@@ -24,15 +24,15 @@ run_test() {
 
 # An emulated machine is slow: polling of a page ends after 1,000 us without a post, not after the
 # default of 50 us.
-check "the module loads with one poller" modprobe rrxe pollers=1 poll_idle_us=1000
+check "the module loads, and one poller runs at a time" modprobe rrxe pollers=1 poll_idle_us=1000
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
 run_test poller_fairness.py
 
 # With a poll_idle_us of a second the driver's watchdogs (timers) detect a starved poller after a
-# second only. So no process that waits for the poller is told to make doorbell calls instead.
+# second only. So no process that waits for its poller is told to make doorbell calls instead.
 check "the module is removed" rmmod rrxe
-check "the module loads with one poller that waits a second for a post" \
+check "the module loads, and one poller runs at a time and waits a second for a post" \
 	modprobe rrxe pollers=1 poll_idle_us=1000000
 check "link on host 1 again" link_add 1
 run_test shares.py

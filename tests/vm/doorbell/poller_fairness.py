@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that hostile contexts do not starve other contexts of the doorbell poller.
+"""Tests that hostile contexts do not take all time of the doorbell pollers from other contexts.
 
     poller_fairness.py DEVICE GID-INDEX
 
-The poller is the work item of the driver that reads the doorbell pages of busy contexts. A program
-sends 8 byte WRITEs, one after another, through librrxe, while other contexts of the same device
-compete for the only poller. All its round trips must end within a limit that only starvation
-exceeds: the limit is at least a hundred times the usual duration. The test prints the round-trip
-times of the program alone and beside the others. Further cases check, by the kernel's trace events,
-that no softirq does work that a process caused. shares.py checks how the poller divides its time.
+A poller is the work item of the driver that polls the doorbell page of one busy context. The module
+is loaded with `pollers=1`: the pollers of all contexts run one at a time. A program sends 8 byte
+WRITEs, one after another, through librrxe, while other contexts of the same device compete with it
+for the pollers' time. All its round trips must end within a limit that only starvation exceeds: the
+limit is at least a hundred times the usual duration. The test prints the round-trip times of the
+program alone and beside the others. Further cases check, by the kernel's trace events, that no
+softirq does work that a process caused. shares.py checks the shares of the pollers' time.
 """
 
 import functools
@@ -90,7 +91,7 @@ def cost_of_useless_doorbells():
 
 @case("poller fairness: no softirq sends packets for doorbells")
 def no_packets_by_softirqs():
-    # The only poller is overloaded, so the driver's watchdogs (timers) end the polling of pages.
+    # Pages wait long for their pollers to run, so the driver's watchdogs (timers) end the polling.
     with ringing(8, "posts"):
         sent, by_softirqs = packets_sent_during(2)
     print(f"# {sent} packets, {by_softirqs} of them sent by softirqs")

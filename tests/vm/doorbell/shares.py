@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that doorbell pages share the time of a poller evenly.
+"""Tests that doorbell pages share the time of the pollers evenly.
 
     shares.py DEVICE GID-INDEX
 
-N contexts and one program use the only poller, the work item of the driver that reads the doorbell
-pages of busy contexts. Each has 1/(N + 1) of the poller's time, or less if it has less to do. The
-kernel's trace events of work queues tell when the poller begins and ends to poll a page. So the
-measured time is the poller's, whatever else the machine does.
+A poller is the work item of the driver that polls the doorbell page of one busy context. The module
+is loaded with `pollers=1`: the pollers of N contexts and of one program run one at a time. Each has
+1/(N + 1) of the time, or less if it has less to do. The kernel's trace events of work queues give
+the times at which a poller begins and ends to run. The measured times are those of the clock. They
+include the time in which other tasks preempt a poller.
 """
 
 import functools
@@ -22,7 +23,8 @@ from pairs import LIMIT_SECONDS, case, equal, main
 
 SECONDS = 1
 # Least part of its even share that the program must have, and number of tries of which one must
-# succeed. If the host of an emulated machine is busy, it stops the program's CPU, too.
+# succeed. A busy host may stop the virtual CPU that the program runs on. The program then posts
+# less, and uses less of its share.
 MIN_PART_OF_SHARE = 0.5
 TRIES = 3
 # Number of softirqs of work items that the rest of the kernel may cause in SECONDS.
@@ -47,7 +49,7 @@ def poller_filter():
 
 
 def poller_times():
-    """Returns {work item of a page: nanoseconds for which the poller polled the page} over SECONDS.
+    """Returns {poller of a page: nanoseconds for which the poller ran} over SECONDS.
     The kernel adds up the times in a histogram."""
     condition = poller_filter()
     began = f"hist:keys=work:began=common_timestamp {condition}"
@@ -62,8 +64,8 @@ def poller_times():
 
 
 def program_share(count):
-    """Returns the part of the poller's time that the program has beside `count` pages, and the
-    number of pages that have any of it."""
+    """Returns the part of the pollers' time that the program's page has beside `count` pages, and
+    the number of pages that have any of it."""
     before, end = set(), time.monotonic() + LIMIT_SECONDS
     while len(before) < count and time.monotonic() < end:
         before |= poller_times().keys()
@@ -76,15 +78,15 @@ def program_share(count):
 
 
 def check_even_share(count, name):
-    """Fails unless the program has at least half of 1/(`count` + 1) of the poller's time. It has
+    """Fails unless the program has at least half of 1/(`count` + 1) of the pollers' time. It has
     more than its even share if the other contexts do not use theirs."""
     for _ in range(TRIES):
         measured, pages = program_share(count)
-        found = f"{measured:.3f} of the poller's time, of {pages} pages"
+        found = f"{measured:.3f} of the pollers' time, of {pages} pages"
         print(f"# beside {count} {name}: {found}", flush=True)
         if measured >= MIN_PART_OF_SHARE / (count + 1):
             return
-    raise AssertionError(f"no even share of the poller beside {count} {name}")
+    raise AssertionError(f"no even share of the pollers' time beside {count} {name}")
 
 
 @case("shares: a program has an even share beside processes that send through librrxe")

@@ -36,6 +36,9 @@ from pairs import (
 )
 
 SEED = int(os.environ.get("SEED", "7"))
+# Key of all memory in the protection domains of the kernel (`ib_device.local_dma_lkey`,
+# LOCAL_DMA_LKEY of memory/mr.rs).
+LOCAL_DMA_LKEY = 1
 
 
 @case("a region may start and end at any byte")
@@ -163,14 +166,14 @@ def kernel_memory():
         core.seek(start)
         segments = [struct.unpack("=IIQQQQQQ", core.read(56)) for _ in range(count)]
     # Fields of a segment (Elf64_Phdr): type, flags, offset, virtual and physical address, size in
-    # the file and in memory, alignment. A loadable segment (type 1, PT_LOAD) with a valid physical
-    # address is RAM.
-    ram = [segment for segment in segments if segment[0] == 1 and segment[4] < 1 << 46]
-    largest = max(ram, key=lambda segment: segment[6])
+    # the file and in memory, alignment. Loadable segments (type 1, PT_LOAD) with a valid physical
+    # address are those of RAM, and that of the kernel's text. The largest one is RAM.
+    candidates = [segment for segment in segments if segment[0] == 1 and segment[4] < 1 << 46]
+    largest = max(candidates, key=lambda segment: segment[6])
     return largest[3] + 4 * PAGE
 
 
-@case("the kernel's key of all memory is refused to a process")
+@case("the kernel's local DMA lkey is refused to a process")
 def kernel_key():
     secret = kernel_memory()
     for local in (True, False):
@@ -178,10 +181,10 @@ def kernel_key():
         buffer = Buffer(PAGE)
         own = register(pair.pd, buffer)
         if local:
-            got = pair.write((secret, 8, 1), (buffer.address, own.rkey))
+            got = pair.write((secret, 8, LOCAL_DMA_LKEY), (buffer.address, own.rkey))
             equal(got, e.IBV_WC_LOC_PROT_ERR, "status of a write")
         else:
-            got = pair.read((buffer.address, 8, own.lkey), (secret, 1))
+            got = pair.read((buffer.address, 8, own.lkey), (secret, LOCAL_DMA_LKEY))
             equal(got, e.IBV_WC_REM_ACCESS_ERR, "status of a read")
         equal(buffer.read(PAGE), bytes(PAGE), "memory")
 
@@ -293,7 +296,7 @@ def resized_cq():
         post(1000)
         poll(700)
         post(3700 - (posted - polled))
-        # The requests that were posted last complete during the resize.
+        # The requests that were posted last may still complete during the resize.
         pair.cqs[0].resize(size)
         equal(pair.cqs[0].cqe >= size, True, "capacity after the resize")
         poll(1234)
@@ -373,7 +376,7 @@ def overflow_with_idle_qps():
     equal([(wc.wr_id, wc.status) for wc in completions[:count]], [(77, e.IBV_WC_WR_FLUSH_ERR)],
           "flushed completions")
     equal(idle.state(1), e.IBV_QPS_RTS, "state of a QP with another CQ")
-    # A QP that is created after the overflow gets into the error state, too.
+    # A QP that is created after the overflow gets into the error state, too, once it leaves RESET.
     late = QP(pair.pd, QPInitAttr(scq=pair.cqs[0], rcq=pair.cqs[0], **kind))
     equal(state(late), e.IBV_QPS_RESET, "state of a new QP")
     to_init(late)

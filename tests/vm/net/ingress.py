@@ -39,7 +39,8 @@ from pairs import (
 from uverbs import attach_mcast
 
 GID_INDEX6, PEER_DEVICE, PEER_GID_INDEX = int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-# The address on network device vlan7 (VLAN 7 on eth0). inner7 is VLAN 7 within VLAN 5.
+# GID index of h1's address on vlan7 (VLAN 7 on eth0), and that address of h1 and of h2. inner7 is
+# VLAN 7 within VLAN 5.
 VLAN_GID_INDEX, VLAN_HOST1, VLAN_HOST2 = int(sys.argv[6]), "10.97.0.1", "10.97.0.2"
 GID_CHANGE = 18  # IBV_EVENT_GID_CHANGE
 HOST1, HOST2, HOST1_V6, HOST2_V6 = "10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"
@@ -80,7 +81,8 @@ class Endpoint:
             self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
 
     def send(self, data, gid=None, gid_index=GID_INDEX, remote=None):
-        """Sends `data`: to the connected peer, or as a datagram to the GID and QPN."""
+        """Sends `data` to the connected peer, or as a datagram to QPN `remote` (this QP's own by
+        default) at `gid`."""
         self.buffer.fill(data)
         sge = SGE(self.buffer.address, len(data), self.region.lkey)
         wr = SendWR(wr_id=0, opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
@@ -140,8 +142,8 @@ def expect_drops(receiver, send, reason, skip, send_legitimate):
     before = drop_count(reason)
     for psn in range(FORGED_COUNT):
         send(psn)
-    # If a forged packet were still on its way, the legitimate message could overtake it, and the
-    # case could not fail.
+    # The legitimate message must not overtake a forged packet. Otherwise it is the first message
+    # even if the driver accepts the forged packet.
     end = time.monotonic() + 5
     while drop_count(reason) < before + FORGED_COUNT and time.monotonic() < end:
         time.sleep(0.05)
@@ -192,7 +194,7 @@ def _():
     subprocess.run([*ip, "del", f"{address}/32", "dev", "eth1"], check=True)
 
 
-@case("an address that is added again gets its GID index although an address handle has used it")
+@case("an address handle does not change the GID index of a deleted address that is added again")
 def _():
     context, address = Context(name=DEVICE), "10.77.0.56"
     pd = PD(context)
@@ -422,9 +424,9 @@ def toggle_address(where, device, address, times=1):
 
 
 def gid_change_events(context, work):
-    """Returns the number of GID_CHANGE events of the context: those that `work` causes, and two
-    of an address of the link that is then added and deleted. ib_core handles changes of addresses
-    one after another, so it has handled those of `work` before the last two events."""
+    """Calls `work`, then adds and deletes an address of the link, which causes two more events.
+    Returns the number of GID_CHANGE events of the context, of both kinds. ib_core handles changes
+    of addresses one after another, so it has handled those of `work` before the last two events."""
     work()
     seen = []
     toggle_address("h1", "eth0", "10.77.0.34")

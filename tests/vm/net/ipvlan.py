@@ -27,11 +27,13 @@ PAYLOAD_OFFSET, ICRC_OFFSET = 68, 72
 
 
 def rewrite_datagrams():
-    """Has host 2 change payload and ICRC of each received datagram to the group, and redirect the
-    datagram to its ipvlan device."""
-    icrc = (zlib.crc32(CHANGED_BITS) ^ zlib.crc32(bytes(len(CHANGED_BITS)))).to_bytes(4, "little")
+    """Has the container, h2, change payload and ICRC of each received datagram to the group, and
+    redirect the datagram to its ipvlan device."""
+    # A CRC is linear: inverting CHANGED_BITS at the end of the data inverts these bits of the ICRC.
+    crc = zlib.crc32(CHANGED_BITS) ^ zlib.crc32(bytes(len(CHANGED_BITS)))
+    icrc_bits = crc.to_bytes(4, "little")
     munges = "".join(f"pedit munge offset {offset} u32 invert retain 0x{mask.hex()} pipe action "
-                     for offset, mask in ((PAYLOAD_OFFSET, CHANGED_BITS), (ICRC_OFFSET, icrc)))
+                     for offset, mask in ((PAYLOAD_OFFSET, CHANGED_BITS), (ICRC_OFFSET, icrc_bits)))
     # An ipvlan device in mode l3 drops frames with a multicast destination MAC address.
     munges = f"pedit ex munge eth dst set 02:00:00:00:00:01 pipe action {munges}"
     for line in ("qdisc add dev eth0 clsact",
