@@ -5,7 +5,8 @@
 
 use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
-/// The host's name for a send WQE in flight: its place in the send ring.
+/// The host's name for a send WQE that the engine has taken and not yet retired: its place in the
+/// send ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSlot(pub u32);
 
@@ -33,7 +34,8 @@ pub struct RemoteAddr {
     pub rkey: Rkey,
 }
 
-/// Destination of a datagram. The host keeps the address handle, under the work request's slot.
+/// Destination of a datagram. The host keeps the number of the address handle, or the address
+/// itself, under the work request's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDest {
     /// Destination QP.
@@ -82,7 +84,7 @@ pub struct FlushKind {
 }
 
 impl FlushKind {
-    /// Placement bit: makes the data visible to all CPUs and devices of the responder's host.
+    /// Placement bit: makes the data visible to all CPUs and devices of the responder's machine.
     pub const GLOBAL: u8 = 1;
     /// Placement bit: makes the data durable.
     pub const PERSISTENT: u8 = 2;

@@ -3,7 +3,7 @@
 //! Membership of network devices in multicast groups.
 //!
 //! A host that joins a group asks routers and switches for the group's packets, by IGMP or MLD, and
-//! its network device accepts the group's MAC address.
+//! its network device accepts frames to the group's MAC address.
 
 use kernel::{error::to_result, prelude::*};
 
@@ -31,11 +31,16 @@ impl Drop for Rtnl {
 }
 
 impl NetdevSlot {
-    /// Has the device join `group` and receive the group's MAC address.
+    /// Has the device join `group` and accept frames to the group's MAC address.
     ///
     /// Joins are counted, and [`Self::leave`] undoes one. Unregistering the device, or moving it to
     /// another namespace, ends all memberships. A [`super::netdev::Observer`] clears the slot
     /// before RTNL is released, so no join or leave comes in between.
+    ///
+    /// An MTU below 68 bytes ends the memberships in IPv4 groups (`inetdev_event()`). One below
+    /// 1,280 bytes ends those in IPv6 groups, except on the loopback device (`addrconf_notify()`).
+    /// A greater MTU does not restore them. If other code joins such a group afterwards, a leave
+    /// undoes that join. The leave of a socket does the same.
     ///
     /// # Context
     ///

@@ -98,7 +98,9 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
 /// `ah` must be an address handle that ib_core is creating for a process.
 unsafe fn put_gid(ah: *mut bindings::ib_ah) {
     // SAFETY: The caller guarantees that `ah` is valid and is being created. ib_core drops the
-    // reference in this field when it destroys the handle, and uses the field for nothing else.
+    // reference in this field when the creation fails or the handle is destroyed, unless the field
+    // is null. `rdma_modify_ah()` replaces the reference, but uverbs has no command that calls this
+    // function.
     let kept = unsafe { core::mem::replace(&mut (*ah).sgid_attr, ptr::null()) };
     if !kept.is_null() {
         // SAFETY: `kept` is the reference of the handle, which the handle no longer has.

@@ -29,7 +29,7 @@ pub(super) enum Drain {
         /// The consumer requested an event at the end (`IB_QP_EN_SQD_ASYNC_NOTIFY`).
         notify: bool,
     },
-    /// No work request is in flight.
+    /// All started work requests are finished.
     Drained,
 }
 

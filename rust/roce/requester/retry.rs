@@ -200,8 +200,8 @@ impl Retry {
 /// = 4.096 µs · 2ᵗ. The requester detects the loss after no less than T and no more than 4 T
 /// (IBTA 1.x §9.7.6.1.3).
 ///
-/// Short timeouts use that freedom up to [`LEAST_TIMEOUT`]: the peer's host may not schedule it for
-/// some milliseconds, and all retries of a shorter timeout would be spent meanwhile.
+/// Short timeouts use that freedom up to [`LEAST_TIMEOUT`]: the peer's machine may not schedule it
+/// for some milliseconds, and all retries of a shorter timeout would be spent meanwhile.
 pub(super) fn ack_timeout(exponent: u8) -> Duration {
     let least = 4_096u64.wrapping_shl(u32::from(exponent & 31));
     let most = least.saturating_mul(4);

@@ -126,8 +126,7 @@ fn rest(wqe: &SendWqe, remote: RemoteAddr, index: u32, context: &Context) -> Ret
 fn payload(wqe: &SendWqe, index: u32, count: u32, context: &Context) -> (Source, u32) {
     let slot = wqe.wr.slot;
     let (offset, length) = match wqe.wr.op {
-        // The slot also names the address handle of a datagram, so an empty datagram has a source
-        // too.
+        // The slot also names the address of a datagram, so an empty datagram has a source, too.
         SendOp::Datagram(..) => return (Source::Send { slot, offset: 0 }, wqe.wr.length),
         SendOp::Send(_) | SendOp::Write(..) | SendOp::AtomicWrite(_) => {
             wqe.train_piece(index, count, context.settings.path_mtu)

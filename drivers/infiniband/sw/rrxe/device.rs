@@ -46,12 +46,12 @@ use crate::{
 pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
 /// The same version as text.
 pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.1.0";
-/// Vendor ID of software devices, reported as `vendor_id`.
+/// Vendor ID, reported as `vendor_id`. It is that of rdma_rxe (`RXE_VENDOR_ID`).
 const VENDOR: u32 = 0xff_ffff;
 /// Supported page sizes, a bit each: the powers of two from 4 KiB to 2 GiB.
 const PAGE_SIZES: u64 = 0xffff_f000;
-/// Size of the P_Key table that rdma_rxe reports as a device attribute. Only one partition exists,
-/// but tools expect this value.
+/// Size of the P_Key table, reported as the device attribute `max_pkeys`. The value is that of
+/// rdma_rxe (`RXE_MAX_PKEYS`), although only one partition exists.
 const MAX_PKEYS: u16 = 64;
 /// Local CA ACK delay, the longest time that this host takes to acknowledge a packet: 4.096 µs ·
 /// 2¹⁵ = 134 ms.
@@ -89,7 +89,7 @@ pub(crate) struct Device {
     /// Recent senders of MADs to the device's GSI QP.
     #[pin]
     pub(crate) senders: Senders,
-    /// MADs of the device's GSI QP that wait in ib_cm's queue.
+    /// Count of the device's CM messages in ib_cm's queue, and the probes behind them.
     #[pin]
     pub(crate) cm_queue: CmQueue,
     /// Counters of the port, except for those of QPs that are bound to another set.
@@ -100,7 +100,8 @@ pub(crate) struct Device {
     /// Sum of the sets that have been freed.
     retired: Counters,
     /// Work queues of the module, which all devices share. They run QPs and poll doorbells, serve
-    /// page faults, and release on-demand memory, outside of system calls and of packets' softirqs.
+    /// page faults, and release chunks of on-demand memory, outside of system calls and of packets'
+    /// softirqs.
     pub(crate) workqueues: Arc<Workqueues>,
     /// GUID of the system image, in host byte order.
     sys_image_guid: Atomic<u64>,
@@ -112,8 +113,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Returns the description from which ib_core's device is made, with the GUID `guid`. Processes
-    /// may share its QPs if `shares_qps` is set.
+    /// Returns the description from which ib_core's device is made, with the GUID `guid`. If
+    /// `shares_qps` is set, processes may open each other's QPs (`ibv_open_qp()`).
     pub(crate) fn describe(guid: u64, shares_qps: bool) -> Description {
         Description {
             node_guid: guid,

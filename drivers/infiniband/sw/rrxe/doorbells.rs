@@ -12,15 +12,15 @@
 //! pages wait for a thread, a poller polls its page for a short time, the slice, and queues its
 //! item again behind them. One run of a send queue's QP may outlast the page's slice. The excess is
 //! the page's [`Deficit`], which the page pays by slices that it skips (deficit round robin). So
-//! all pages get the same time of the pollers, whatever their doorbells cause. If a run leaves work
+//! the pollers of all pages get the same time, whatever their doorbells cause. If a run leaves work
 //! to do, the kernel itself rings the QP's doorbell ([`Doorbell::defer`]).
 //!
 //! A poller may get no CPU while doorbells ring: the process itself may spin on the only CPU, or
 //! other work may take too long. A timer, the watchdog, detects that within twice
-//! [`Workqueues::watchdog`], or within 20 ms on a page where nothing was posted for a long time.
-//! The watchdog then tells the process to make the doorbell call again. A thread that counts for
-//! the page's payer (`limits/accounts.rs`) serves the doorbells rung so far ([`watchdog`]). Later
-//! posts are served in the process's own system calls.
+//! [`Workqueues::watchdog_period`], or within 20 ms on a page where nothing was posted for a long
+//! time. The watchdog then tells the process to make the doorbell call again. A thread that counts
+//! for the page's payer (`limits/accounts.rs`) serves the doorbells rung so far ([`watchdog`]).
+//! Later posts are served in the process's own system calls.
 //!
 //! Setting a bit costs a process next to nothing. So a page whose doorbells ring although nothing
 //! was posted is polled for a short time only, and not again for a while.
@@ -148,7 +148,7 @@ pub(crate) struct Doorbells {
     active: Atomic<i64>,
     /// Number of doorbells that have rung without work since `active`.
     spurious: Atomic<u32>,
-    /// Deficit of the page among the pages that wait for pollers.
+    /// Deficit of the page among the pages that wait for threads.
     deficit: Deficit,
     /// Upper bound of the doorbells that the work items still have to serve: doorbells rung until
     /// polling ended, or left over by [`Self::settle`].
@@ -271,7 +271,7 @@ impl Doorbells {
         // takes the lock.
         drop(before);
         this.active.store(this.now(), Relaxed);
-        let watchdog = this.clone().start(this.workqueues.watchdog);
+        let watchdog = this.clone().start(this.workqueues.watchdog_period);
         let mut polling = this.polling.lock();
         if polling.phase != Phase::Starting {
             // `close` was called meanwhile.

@@ -90,8 +90,8 @@ pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 256;
 /// Age in milliseconds from which on a packet in flight counts as old. A UD or raw packet QP sends
 /// beyond [`PACKETS_IN_FLIGHT`] while half of its packets in flight are old.
 pub(crate) const DATAGRAM_PATIENCE_MS: u32 = 100;
-/// Maximum number of threads of the work queue `rrxe_release`, which release the memory of ended
-/// on-demand regions: as many as a work queue may have.
+/// Maximum number of threads of the work queue `rrxe_release`, which release ended chunks of
+/// on-demand memory: as many as a work queue may have.
 pub(crate) const MAX_RELEASE_THREADS: u32 = 2048;
 /// Capacity of a QP's inbox: the number of received packets that wait for a run of the QP's engine.
 pub(crate) const INBOX: u32 = 1024;
@@ -106,7 +106,7 @@ pub(crate) struct Allowance {
     /// and memory windows together. The capacity of a device for each kind is twice the user's
     /// limit, less 16 QPs and one memory region.
     pub(crate) objects: u32,
-    /// Number of threads that release memory of ended on-demand regions at a time. The same number
+    /// Number of threads that release ended chunks of on-demand memory at a time. The same number
     /// limits the calls of `ibv_advise_mr()` whose advice is followed or queued.
     pub(crate) release_threads: u32,
     /// Number of attachments of QPs to multicast groups.

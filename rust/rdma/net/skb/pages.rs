@@ -3,9 +3,10 @@
 //! Memory for the packets of bursts, which is used again and again. Wraps `struct page_pool`
 //! (include/net/page_pool/types.h).
 //!
-//! The slab allocator writes zeros to each new buffer (`init_on_alloc`), which takes longer than
-//! the copy of the payload. A pool gets back the pages of freed buffers, and writes nothing to
-//! them. A packet of a burst shows no bytes but those that its sender wrote ([`super::TxSkb`]).
+//! With `init_on_alloc=1`, the default of some kernel configurations, the slab allocator writes
+//! zeros to each new buffer, which takes longer than the copy of the payload. A pool gets back the
+//! pages of freed buffers, and writes nothing to them. A packet of a burst shows no bytes but those
+//! that its sender wrote ([`super::TxSkb`]).
 
 use core::ptr::NonNull;
 
@@ -13,14 +14,15 @@ use kernel::{cpu::CpuId, error::from_err_ptr, ffi::c_int, prelude::*, sync::Arc}
 
 use crate::{bindings, support::sync::wait_for_readers};
 
-/// Order of the pages of a pool: 2, for a packet with 4 KiB of payload.
+/// Order of the pages of a pool. A buffer consists of two pages, and so has room for a packet with
+/// 4 KiB of payload.
 const ORDER: u32 = 1;
 /// Number of bytes of a buffer.
 const BUFFER_LEN: usize = kernel::page::PAGE_SIZE << ORDER;
 /// Smallest packet that gets such a buffer, in bytes. Smaller packets would waste memory.
 const SMALLEST: usize = 2048;
-/// Maximum number of buffers that a pool keeps for later packets, besides 128 of the CPU's own
-/// cache (`PP_ALLOC_CACHE_SIZE`).
+/// Maximum number of buffers that a pool's ring keeps for later packets. The pool's cache keeps
+/// `PP_ALLOC_CACHE_SIZE` further ones: 128 if a page has less than 16 KiB.
 const KEPT: u32 = 64;
 /// Maximum number of buffers of a pool, in packets or kept: 4 MiB if a page has 4 KiB. A network
 /// namespace may let packets wait for long, and nobody is charged for these buffers.
@@ -30,12 +32,14 @@ const MOST: u32 = 512;
 ///
 /// # Invariants
 ///
-/// Each pool is valid, and used by no other code. Code of its CPU uses it only with softirqs
-/// excluded, and not in hard interrupts.
+/// Each pool is valid, and belongs to this value alone. Only code of the pool's CPU takes buffers
+/// from the pool, with softirqs excluded and not in hard interrupts. Any CPU may free a buffer: the
+/// kernel returns it through the pool's ring. On the pool's CPU, with softirqs excluded, the kernel
+/// puts the buffer into the pool's cache (`page_pool_napi_local()`).
 pub struct TxPages(KVec<NonNull<bindings::page_pool>>);
 
-// SAFETY: Only code of a pool's CPU uses the pool, as the type invariant says. Any thread may
-// destroy it.
+// SAFETY: Only code of a pool's CPU takes buffers from the pool, as the type invariant says. Any
+// thread may destroy it.
 unsafe impl Send for TxPages {}
 // SAFETY: As above.
 unsafe impl Sync for TxPages {}
@@ -70,9 +74,9 @@ impl TxPages {
         Ok(Arc::new(pages, GFP_KERNEL)?)
     }
 
-    /// Creates an empty buffer with room for `len` bytes, headroom included. Returns `None` if the
-    /// pools have no such buffers, if the pool of this CPU has as many as it may have, or if the
-    /// caller doesn't exclude softirqs.
+    /// Creates an empty buffer with room for `len` bytes, headroom included. Returns `None` if
+    /// `len` is below [`SMALLEST`] or exceeds a buffer, if there is no memory, if the pool of this
+    /// CPU has as many buffers as it may have, or if the caller doesn't exclude softirqs.
     pub(super) fn build(&self, len: usize) -> Option<NonNull<bindings::sk_buff>> {
         // SAFETY: The function has no requirements.
         let capacity = unsafe { bindings::SKB_WITH_OVERHEAD(BUFFER_LEN) };
@@ -82,7 +86,9 @@ impl TxPages {
         }
         // Softirqs are excluded, so the caller stays on this CPU.
         let pool = self.0.get(CpuId::current().as_u32() as usize)?.as_ptr();
-        // SAFETY: The pool is valid by the type invariant. Any CPU may change the second field.
+        // SAFETY: The pool is valid by the type invariant. Any CPU may change
+        // `pages_state_release_cnt`, so it is read as a volatile value. Only this CPU changes
+        // `pages_state_hold_cnt`.
         let total = unsafe {
             let freed = (&raw const (*pool).pages_state_release_cnt.counter).read_volatile();
             (*pool).pages_state_hold_cnt.wrapping_sub(freed as u32)

@@ -25,28 +25,30 @@ pub(crate) struct Workqueues {
     /// `softirq_time`. Also notifies armed CQs of in-kernel consumers.
     pub(crate) softirq: OwnedQueue,
     /// Runs QPs of processes in threads if a run left work to do, moves the QPs of a CQ that
-    /// overflowed to the error state, and serves the last doorbells of a page whose polling has
-    /// ended. An administrator sets the number and the CPUs of the threads by
-    /// `/sys/devices/virtual/workqueue/rrxe_deferred`.
+    /// overflowed to the error state, and serves the last doorbells of a page whose polling the
+    /// watchdog has ended (`doorbells/watchdog.rs`). An administrator sets the number and the CPUs
+    /// of the threads by `/sys/devices/virtual/workqueue/rrxe_deferred`.
     pub(crate) deferred: OwnedQueue,
     /// Hands page faults on on-demand regions to threads of the processes that own the memory, and
     /// queries the speed of links. Never runs the engine of a QP, since its threads are not limited
     /// per user.
     pub(crate) faults: OwnedQueue,
-    /// Time that softirqs may spend on packets of processes' QPs. The remaining packets are left to
-    /// `deferred`.
+    /// Time that softirqs may spend on QPs of processes. The remaining work is left to the poller
+    /// of the process's doorbell page or, if the page is not polled, to `deferred`.
     pub(crate) softirq_time: SoftirqTime,
-    /// Releases the pages of on-demand regions that ended, in threads that may sleep, one for each
-    /// process at a time.
+    /// Releases the remains of ended chunks of on-demand memory. Ends the chunks and the fault
+    /// threads of a process whose regions have ended (`rust/rdma/memory/odp/owner.rs`). Its threads
+    /// may sleep, and a process occupies one at a time.
     pub(crate) owners: Arc<Owners>,
     /// Accounts of users and memory cgroups, which limit their threads of `deferred` and `owners`,
     /// their objects, events and bytes (`limits/accounts.rs`).
     pub(crate) accounts: Arc<Accounts>,
-    /// Limits of all guest networks together: the network namespaces that user namespaces other
-    /// than the initial one own.
+    /// Limits on the MAD requests that all guest networks together take in, and the times of
+    /// ib_cm's last responses to probes (`gsi/guest_limits.rs`). Guest networks are the network
+    /// namespaces that user namespaces other than the initial one own.
     pub(crate) guests: Pin<KBox<GuestLimits>>,
-    /// Runs the pollers of doorbell pages. An administrator sets CPUs, priority and NUMA affinity
-    /// by `/sys/devices/virtual/workqueue/rrxe_poll`.
+    /// Runs the pollers of doorbell pages. An administrator sets the number, the CPUs, the nice
+    /// value and the affinity scope of the threads by `/sys/devices/virtual/workqueue/rrxe_poll`.
     pollers: OwnedQueue,
     /// Number of doorbell pages that wait for a thread of `pollers`.
     waiting: Atomic<i32>,
@@ -54,23 +56,24 @@ pub(crate) struct Workqueues {
     /// is ever polled.
     pub(crate) idle_limit: i64,
     /// Shortest period of the watchdogs of doorbell pages (`doorbells/watchdog.rs`).
-    pub(crate) watchdog: Delta,
+    pub(crate) watchdog_period: Delta,
 }
 
 /// Number of threads of `rrxe_faults`. Its items wait for the turn lock of a QP (`qp/turn.rs`), for
 /// RTNL, or for the driver of a network device.
 const FAULT_THREADS: u32 = 16;
 
-/// Lower limit of [`Workqueues::watchdog`], in microseconds: a poller is given at least this time
-/// to get a CPU.
-const MIN_WATCHDOG: u32 = 200;
-/// Upper limit of [`Workqueues::watchdog`], in microseconds.
-const MAX_WATCHDOG: u32 = 1_000_000;
+/// Lower limit of [`Workqueues::watchdog_period`], in microseconds: a poller is given at least this
+/// time to get a CPU.
+const MIN_WATCHDOG_PERIOD_US: u32 = 200;
+/// Upper limit of [`Workqueues::watchdog_period`], in microseconds.
+const MAX_WATCHDOG_PERIOD_US: u32 = 1_000_000;
 
 impl Workqueues {
-    /// Creates the work queues. At most `pollers` doorbell pages are polled at a time, each for
-    /// `idle_limit_us` microseconds without a post; no page is ever polled if either is zero.
-    /// Softirqs spend at most `softirq_percent` of a CPU's time on processes' QPs. Process context.
+    /// Creates the work queues. At most `pollers` doorbell pages are polled at a time, each until
+    /// nothing was posted for `idle_limit_us` microseconds. No page is ever polled if either is
+    /// zero. `rrxe_deferred` has `pollers` threads, too, and at least one. Softirqs spend at most
+    /// `softirq_percent` of a CPU's time on processes' QPs. Process context.
     ///
     /// # Errors
     ///
@@ -91,8 +94,8 @@ impl Workqueues {
             pollers: OwnedQueue::new_unbound(c"rrxe_poll", pollers.max(1))?,
             waiting: Atomic::new(0),
             idle_limit: i64::from(idle_limit_us).saturating_mul(1_000),
-            watchdog: Delta::from_micros(i64::from(
-                idle_limit_us.clamp(MIN_WATCHDOG, MAX_WATCHDOG),
+            watchdog_period: Delta::from_micros(i64::from(
+                idle_limit_us.clamp(MIN_WATCHDOG_PERIOD_US, MAX_WATCHDOG_PERIOD_US),
             )),
         };
         Ok(Arc::new(workqueues, GFP_KERNEL)?)
@@ -112,15 +115,15 @@ impl Workqueues {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Returns whether pages wait for a poller. A hint: it may change at any time.
+    /// Returns whether pages wait for a thread of `pollers`. A hint: it may change at any time.
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
 
     /// Waits until all queued items have run. Process context; sleeps.
     pub(crate) fn flush(&self) {
-        // Items of `pollers` and `faults` queue items of the other queues, so those are flushed
-        // later.
+        // Items of `pollers` and `faults` queue items of the other queues, so the other queues are
+        // flushed after them.
         self.pollers.flush();
         self.faults.flush();
         self.owners.flush();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Deficit round robin between doorbell pages: while several pages wait for the pollers, each gets
-//! the same time.
+//! Deficit round robin between doorbell pages: while several pages wait for threads, the pollers of
+//! all pages get the same time.
 //!
 //! Times are nanoseconds since an arbitrary moment, the same for all calls that concern one page.
 

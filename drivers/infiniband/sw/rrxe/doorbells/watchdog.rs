@@ -28,8 +28,8 @@ use kernel::{
 use super::{Doorbells, Phase};
 use crate::limits::thread_permit::{ThreadPermit, Waiter};
 
-/// Longest period of a watchdog, in nanoseconds.
-/// [`Workqueues::watchdog`](crate::device::workqueues::Workqueues::watchdog) is the period if it is
+/// Longest period of a watchdog, in nanoseconds, unless
+/// [`Workqueues::watchdog_period`](crate::device::workqueues::Workqueues::watchdog_period) is
 /// longer.
 const MAX_PERIOD: i64 = 20_000_000;
 
@@ -73,7 +73,7 @@ impl Doorbells {
     /// while doorbells ring. Returns the time until the next check, or `None` once polling has
     /// ended. Softirq.
     fn watchdog(self: &Arc<Self>) -> Option<Delta> {
-        let soon = self.workqueues.watchdog;
+        let soon = self.workqueues.watchdog_period;
         let passes = self.passes.load(Relaxed);
         let period = || {
             let idle = self.now().saturating_sub(self.active.load(Relaxed));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits that hold for all guest networks together: network namespaces whose administrators
-//! are not the host's.
+//! The limits on MAD requests that hold for all guest networks together: network namespaces whose
+//! administrators are not the host's.
 //!
 //! Such an administrator can have ib_core fail to find even the host's own address. No account of
 //! the administrator is charged for the work that ib_core then does. So one limit holds for all
@@ -31,7 +31,7 @@ const REQUESTS: Paces = Paces {
     total: Pace::new(256, 32),
 };
 
-/// The limits of all guest networks together, and their present use.
+/// The limits on MAD requests of all guest networks together, and their present use.
 #[pin_data]
 pub(crate) struct GuestLimits {
     /// Time when the module was loaded.

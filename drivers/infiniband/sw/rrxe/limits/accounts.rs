@@ -11,11 +11,11 @@
 //! - Threads of two work queues. A thread of `rrxe_release` waits for a moment at which the kernel
 //!   invalidates no range of a process's address space, and for the end of the driver's threads in
 //!   that process. A process that is stopped delays that end. `rrxe_deferred` runs QPs, sets the
-//!   QPs of overflowed CQs to the error state, and serves the last doorbells of doorbell pages that
-//!   are no longer polled. A work queue starts its items in the order of their arrival. So without
-//!   limits a user's part of the time would grow with the number of the user's QPs, CQs and
-//!   contexts. An object whose account has no thread left waits in a list of the account, not in
-//!   the work queue.
+//!   QPs of overflowed CQs to the error state, and serves the last doorbells of doorbell pages
+//!   whose polling the watchdog has ended. A work queue starts its items in the order of their
+//!   arrival. So without limits a user's part of the time would grow with the number of the user's
+//!   QPs, CQs and contexts. An object whose account has no thread left waits in a list of the
+//!   account, not in the work queue.
 //! - Multicast groups. No other limit divides them: attachments are not uverbs objects, so the
 //!   `rdma` cgroup does not count them.
 //! - Flow steering rules. Each frame of the host may be matched against all rules. The `rdma`
@@ -70,10 +70,10 @@ pub(crate) struct Account {
     /// Quota of objects of all kinds.
     objects: Arc<Quota>,
     /// Threads of `rrxe_deferred`, which run QPs, set the QPs of overflowed CQs to the error state
-    /// and serve last doorbells.
+    /// and serve the last doorbells of pages whose polling the watchdog has ended.
     #[pin]
     deferred: Semaphore<Waiter>,
-    /// Threads of `rrxe_release`, which release the memory of ended on-demand regions.
+    /// Threads of `rrxe_release`, which release ended chunks of on-demand memory.
     #[pin]
     releases: Semaphore<Waiter>,
     /// Quota of calls of `ibv_advise_mr()` whose advice is queued or followed by threads.

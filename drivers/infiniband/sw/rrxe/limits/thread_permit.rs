@@ -28,7 +28,7 @@ pub(crate) enum Waiter {
     Qp(Arc<Qp>),
     /// A CQ that has overflowed, which sets its QPs to the error state in `rrxe_deferred`.
     Cq(Arc<Cq>),
-    /// A doorbell page that is no longer polled, whose last doorbells are served in
+    /// A doorbell page whose polling the watchdog has ended, and whose last doorbells are served in
     /// `rrxe_deferred`.
     Page(Arc<Doorbells>),
     /// An address space with on-demand regions, whose chunks of memory are released in

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Send queue of a QP: the mapped ring, and private copies of the WQEs in flight (taken and not yet
-//! retired).
+//! Send queue of a QP: the mapped ring, and private copies of the WQEs that the engine has taken
+//! and not yet retired.
 //!
 //! A WQE is copied out of the ring once, when the engine takes it. Its SGEs are kept in this queue,
 //! indexed by the WQE's slot in the ring. Inline payload stays in the ring until the WQE is
@@ -32,8 +32,8 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// Form of the payload of a WQE in flight: SGEs or inline payload. The engine keeps the other parts
-/// of the WQE.
+/// Form of the payload of a taken WQE: SGEs or inline payload. The engine keeps the other parts of
+/// the WQE.
 #[derive(Clone, Copy, Default)]
 struct WqePayload {
     /// Number of SGEs.
@@ -56,7 +56,7 @@ pub(crate) struct SendQueue {
     next: u32,
     /// Slot behind the last one that is taken, once the queue is closed.
     end: Option<u32>,
-    /// Maximum number of WQEs in flight.
+    /// Maximum number of WQEs that are taken and not yet retired.
     window: u32,
     /// Maximum number of SGEs of a WQE.
     max_sge: u32,
@@ -121,7 +121,7 @@ impl SendQueue {
         })
     }
 
-    /// Returns the maximum number of WQEs in flight.
+    /// Returns the maximum number of WQEs that are taken and not yet retired.
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
@@ -401,7 +401,7 @@ impl SendQueue {
             .unwrap_or_default()
     }
 
-    /// Returns the SGEs of a WQE in flight.
+    /// Returns the SGEs of a WQE that is taken and not yet retired.
     fn sges(&self, slot: SendSlot) -> &[Sge] {
         let used = self.payload(slot).num_sge as usize;
         let first = self.row(slot.0).saturating_mul(self.max_sge as usize);

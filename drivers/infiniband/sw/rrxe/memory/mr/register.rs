@@ -24,9 +24,9 @@ use crate::{
     verbs::pd::Pd,
 };
 
-/// Creates the permit of the calling process's address space for threads that release on-demand
-/// memory. The calling process is the payer, not the process that opened the device: a file
-/// descriptor of an open device may be passed on.
+/// Creates the permit of the calling process's address space for threads that release chunks of
+/// on-demand memory. The calling process is the payer, not the process that opened the device: a
+/// file descriptor of an open device may be passed on.
 fn release_permit(accounts: &Arc<Accounts>) -> Result<Arc<dyn odp::ReleaseThreads>> {
     let payer = Arc::new(Payer::current(accounts)?, GFP_KERNEL_ACCOUNT)?;
     Ok(OwnerPermit::new(&payer)?)
