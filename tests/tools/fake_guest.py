@@ -4,7 +4,8 @@
 
 usage: fake_guest.py SCENARIO -chardev socket,id=NAME,path=PATH...
 
-Connects to the socket of each channel, as QEMU does, and writes the bytes of the scenario.
+Connects to the socket of each channel, as QEMU does, and writes the bytes of the scenario. Then it
+exits, which closes the channels. supervise.py takes that for the guest's power-off.
 """
 
 import socket

@@ -72,7 +72,7 @@ impl Endpoint {
 /// Path MTU, timers, retry counts and depth of READs and atomics of a connection, in the encoding
 /// of `struct ibv_qp_attr`.
 #[derive(Clone, Copy)]
-pub struct Timing {
+pub struct Settings {
     pub mtu: ibv_mtu,
     pub timeout: u8,
     pub retry_cnt: u8,
@@ -81,7 +81,7 @@ pub struct Timing {
     pub rd_atomic: u8,
 }
 
-impl Default for Timing {
+impl Default for Settings {
     fn default() -> Self {
         Self {
             mtu: IBV_MTU_1024,
@@ -111,14 +111,18 @@ pub(crate) fn init_attr(access: u32) -> (ibv_qp_attr, u32) {
 
 /// Returns the attributes of INIT → RTR towards `peer`, and the mask of those that all connected
 /// QP types need.
-pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
+pub(crate) fn rtr_attr(
+    ours: &Endpoint,
+    peer: &Endpoint,
+    settings: &Settings,
+) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTR,
-        path_mtu: timing.mtu,
+        path_mtu: settings.mtu,
         dest_qp_num: peer.qpn,
         rq_psn: peer.psn,
-        max_dest_rd_atomic: timing.rd_atomic,
-        min_rnr_timer: timing.min_rnr_timer,
+        max_dest_rd_atomic: settings.rd_atomic,
+        min_rnr_timer: settings.min_rnr_timer,
         ah_attr: ibv_ah_attr {
             is_global: 1,
             port_num: 1,
@@ -137,14 +141,14 @@ pub(crate) fn rtr_attr(ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> (ib
 }
 
 /// Returns the attributes of RTR → RTS, and the mask of those that all connected QP types need.
-pub(crate) fn rts_attr(ours: &Endpoint, timing: &Timing) -> (ibv_qp_attr, u32) {
+pub(crate) fn rts_attr(ours: &Endpoint, settings: &Settings) -> (ibv_qp_attr, u32) {
     let attr = ibv_qp_attr {
         qp_state: IBV_QPS_RTS,
         sq_psn: ours.psn,
-        timeout: timing.timeout,
-        retry_cnt: timing.retry_cnt,
-        rnr_retry: timing.rnr_retry,
-        max_rd_atomic: timing.rd_atomic,
+        timeout: settings.timeout,
+        retry_cnt: settings.retry_cnt,
+        rnr_retry: settings.rnr_retry,
+        max_rd_atomic: settings.rd_atomic,
         ..Default::default()
     };
     (attr, IBV_QP_STATE | IBV_QP_SQ_PSN)
@@ -157,8 +161,8 @@ pub fn to_init(qp: &Qp, access: u32) -> io::Result<()> {
 }
 
 /// Takes a QP from INIT to RTR, towards `peer`.
-pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
-    let (attr, mask) = rtr_attr(ours, peer, timing);
+pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, settings: &Settings) -> io::Result<()> {
+    let (attr, mask) = rtr_attr(ours, peer, settings);
     let reliable = match qp.kind() {
         IBV_QPT_RC => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
         _ => 0,
@@ -167,8 +171,8 @@ pub fn to_rtr(qp: &Qp, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io:
 }
 
 /// Takes a QP from RTR to RTS.
-pub fn to_rts(qp: &Qp, ours: &Endpoint, timing: &Timing) -> io::Result<()> {
-    let (attr, mask) = rts_attr(ours, timing);
+pub fn to_rts(qp: &Qp, ours: &Endpoint, settings: &Settings) -> io::Result<()> {
+    let (attr, mask) = rts_attr(ours, settings);
     let retries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
     let reliable = match qp.kind() {
         IBV_QPT_RC => retries | IBV_QP_MAX_QP_RD_ATOMIC,

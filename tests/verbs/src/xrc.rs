@@ -8,7 +8,7 @@
 use std::{io, mem, ptr, rc::Rc};
 
 use crate::{
-    link::{init_attr, rtr_attr, rts_attr, Endpoint, Timing},
+    link::{init_attr, rtr_attr, rts_attr, Endpoint, Settings},
     object::{check, Context, Cq, Pd},
     sys::*,
 };
@@ -389,15 +389,15 @@ impl BareQp {
         &mut self,
         ours: &Endpoint,
         peer: &Endpoint,
-        timing: &Timing,
+        settings: &Settings,
         extra_mask: u32,
     ) -> io::Result<()> {
-        let (attr, mask) = rtr_attr(ours, peer, timing);
+        let (attr, mask) = rtr_attr(ours, peer, settings);
         self.modify(attr, mask | extra_mask)
     }
 
-    fn rts(&mut self, ours: &Endpoint, timing: &Timing, extra_mask: u32) -> io::Result<()> {
-        let (attr, mask) = rts_attr(ours, timing);
+    fn rts(&mut self, ours: &Endpoint, settings: &Settings, extra_mask: u32) -> io::Result<()> {
+        let (attr, mask) = rts_attr(ours, settings);
         self.modify(attr, mask | IBV_QP_TIMEOUT | extra_mask)
     }
 }
@@ -449,11 +449,16 @@ impl Initiator {
     }
 
     /// Takes the initiator from RESET to RTS.
-    pub fn connect(&mut self, ours: &Endpoint, peer: &Endpoint, timing: &Timing) -> io::Result<()> {
+    pub fn connect(
+        &mut self,
+        ours: &Endpoint,
+        peer: &Endpoint,
+        settings: &Settings,
+    ) -> io::Result<()> {
         self.bare.init(0)?;
-        self.bare.rtr(ours, peer, timing, 0)?;
+        self.bare.rtr(ours, peer, settings, 0)?;
         let extra_mask = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.bare.rts(ours, timing, extra_mask)
+        self.bare.rts(ours, settings, extra_mask)
     }
 
     /// Posts a signaled request and rings the doorbell (`POST_SEND` without work requests).
@@ -530,12 +535,12 @@ impl Target {
         access: u32,
         ours: &Endpoint,
         peer: &Endpoint,
-        timing: &Timing,
+        settings: &Settings,
     ) -> io::Result<()> {
         self.bare.init(access)?;
         let extra_mask = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-        self.bare.rtr(ours, peer, timing, extra_mask)?;
-        self.bare.rts(ours, timing, 0)
+        self.bare.rtr(ours, peer, settings, extra_mask)?;
+        self.bare.rts(ours, settings, 0)
     }
 
     /// Takes the target back to RESET.

@@ -6,10 +6,11 @@
   bursts.py DEVICE GID-INDEX PEER PEER-GID-INDEX NAME EXPECTED [DESTINATION]
 
 Connects RC QPs of DEVICE and of PEER, another device, transfers messages in both directions and
-compares the data. EXPECTED says what the counter sent_bursts of both devices must show: "bursts",
-"singles" (no burst, after the first messages), or "few" (at most one in 16 packets was sent in a
-burst). If it is "lost", no message can arrive, and only the status of the requests is checked. The
-requests go to DESTINATION, an IPv6 address, instead of PEER's. NAME names the cases.
+compares the data. EXPECTED names the number of bursts that the two devices must send together:
+"bursts" (more than one per 60 packets), "few" (less than one per 16 packets), or "singles" (none,
+after the first messages). If EXPECTED is "lost", no message can arrive: WRITEs must fail, and
+bursts must be sent. The requests go to DESTINATION, an IPv6 address, instead of PEER's. NAME names
+the cases.
 """
 
 import ipaddress
@@ -32,7 +33,8 @@ PEER, PEER_GID_INDEX, NAME, EXPECTED = sys.argv[3], int(sys.argv[4]), sys.argv[5
 DESTINATION = GID(ipaddress.ip_address(sys.argv[7]).exploded) if len(sys.argv) > 7 else None
 SUCCESS = e.IBV_WC_SUCCESS
 MTUS = {e.IBV_MTU_256: 256, e.IBV_MTU_1024: 1024, e.IBV_MTU_4096: 4096}
-# Timeout of the QPs: 4.096 us * 2^17, some 0.5 s. An emulated machine on a busy host needs it.
+# Timeout of the QPs: 4.096 us * 2^17, some 0.5 s; on a debug kernel 4.096 us * 2^19, some 2 s. An
+# emulated machine on a busy host needs it.
 TIMEOUT = 19 if IS_DEBUG_KERNEL else 17
 LONGEST = (1 << 18) if IS_DEBUG_KERNEL else (1 << 20)
 

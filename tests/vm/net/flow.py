@@ -200,7 +200,7 @@ def _():
                 unique_frame(ethernet(0x800, tags=[7]), ipv4())]
     others = [unique_frame(ethernet()), unique_frame(ethernet(tags=[8])),
               unique_frame(ethernet(tags=[9, 7]))]
-    check_rule([eth_spec(tag=7, tag_mask=0xFFF)], matching, others)
+    check_rule([eth_spec(vlan_tag=7, vlan_mask=0xFFF)], matching, others)
 
 
 @case("flow: a rule compares each field of the IPv4 header")
@@ -509,7 +509,7 @@ def _():
     raw_qps = [RawQp(beside=sniffer) for _ in range(4)]
     for raw_qp, specs in zip(raw_qps, (
         [ipv4_spec(src=HOST2)], [ipv6_spec(src="fd77::2")],
-        [port_spec(UDP, dst=2000)], [eth_spec(tag=7)],
+        [port_spec(UDP, dst=2000)], [eth_spec(vlan_tag=7)],
     )):
         raw_qp.add_rule(*specs, flags=DONT_TRAP)
     for _ in range(10):

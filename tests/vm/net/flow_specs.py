@@ -23,20 +23,20 @@ def value_and_mask(*fields):
     return value, mask
 
 
-def eth_spec(dst=None, src=None, ether_type=None, tag=None, tag_mask=0xFFFF):
-    short = (struct.pack("!H", number or 0) for number in (ether_type, tag))
+def eth_spec(dst=None, src=None, ether_type=None, vlan_tag=None, vlan_mask=0xFFFF):
+    short = (struct.pack("!H", number or 0) for number in (ether_type, vlan_tag))
     value, mask = value_and_mask(
-        (dst or bytes(6), dst), (src or bytes(6), src), (next(short), ether_type is not None),
-        (next(short), tag is not None),
+        (dst or bytes(6), dst is not None), (src or bytes(6), src is not None),
+        (next(short), ether_type is not None), (next(short), vlan_tag is not None),
     )
-    if tag is not None:
-        mask = mask[:14] + struct.pack("!H", tag_mask)
+    if vlan_tag is not None:
+        mask = mask[:14] + struct.pack("!H", vlan_mask)
     return flow_spec(ETH, value, mask)
 
 
 def ipv4_spec(src=None, dst=None, protocol=None, tos=None, ttl=None, flags=None):
     def address(text):
-        return socket.inet_aton(text or "0.0.0.0"), text
+        return socket.inet_aton(text or "0.0.0.0"), text is not None
     numbers = [(bytes([number or 0]), number is not None) for number in (protocol, tos, ttl)]
     value, mask = value_and_mask(address(src), address(dst), *numbers, (bytes([flags or 0]), False))
     return flow_spec(IPV4, value, mask[:11] + (b"\6" if flags is not None else b"\0"))
@@ -44,7 +44,7 @@ def ipv4_spec(src=None, dst=None, protocol=None, tos=None, ttl=None, flags=None)
 
 def ipv6_spec(src=None, dst=None, label=None, next_header=None, traffic_class=None, hop_limit=None):
     def address(text):
-        return socket.inet_pton(socket.AF_INET6, text or "::"), text
+        return socket.inet_pton(socket.AF_INET6, text or "::"), text is not None
     numbers = [(bytes([n or 0]), n is not None) for n in (next_header, traffic_class, hop_limit, None)]
     value, mask = value_and_mask(address(src), address(dst), (struct.pack("!I", label or 0), False),
                                  *numbers)
@@ -53,5 +53,5 @@ def ipv6_spec(src=None, dst=None, label=None, next_header=None, traffic_class=No
 
 
 def port_spec(kind, dst=None, src=None):
-    return flow_spec(kind, *value_and_mask((struct.pack("!H", dst or 0), dst),
-                                           (struct.pack("!H", src or 0), src)))
+    return flow_spec(kind, *value_and_mask((struct.pack("!H", dst or 0), dst is not None),
+                                           (struct.pack("!H", src or 0), src is not None)))

@@ -5,7 +5,7 @@
 use std::{io, rc::Rc};
 
 use rrxe_verbs::{
-    link::{self, Endpoint, Timing},
+    link::{self, Endpoint, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
@@ -39,12 +39,12 @@ impl SelfConnected {
         let qp = Qp::new(&pd, &cq, depth)?;
         link::to_init(&qp, ALL_ACCESS)?;
         let end = Endpoint::with_memory(&context, &qp, &mr, false)?;
-        let timing = Timing {
+        let settings = Settings {
             mtu: context.active_mtu()?,
-            ..Timing::default()
+            ..Settings::default()
         };
-        link::to_rtr(&qp, &end, &end, &timing)?;
-        link::to_rts(&qp, &end, &timing)?;
+        link::to_rtr(&qp, &end, &end, &settings)?;
+        link::to_rts(&qp, &end, &settings)?;
         Ok(Self { qp, cq, mr, end })
     }
 

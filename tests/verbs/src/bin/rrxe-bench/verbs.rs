@@ -11,7 +11,7 @@ use std::{
 };
 
 use rrxe_verbs::{
-    link::{self, Endpoint, Timing},
+    link::{self, Endpoint, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
@@ -87,13 +87,13 @@ impl End {
         link::to_init(&qp, ALL_ACCESS)?;
         let ours = Endpoint::with_memory(&context, &qp, &mr, false)?;
         let peer = ours.exchange(control)?;
-        let timing = Timing {
+        let settings = Settings {
             mtu: context.active_mtu()?,
             timeout: 20,
-            ..Timing::default()
+            ..Settings::default()
         };
-        link::to_rtr(&qp, &ours, &peer, &timing)?;
-        link::to_rts(&qp, &ours, &timing)?;
+        link::to_rtr(&qp, &ours, &peer, &settings)?;
+        link::to_rts(&qp, &ours, &settings)?;
         Ok(Self { qp, cq, mr, peer })
     }
 

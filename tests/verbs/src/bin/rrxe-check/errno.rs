@@ -6,7 +6,7 @@
 use std::{io, rc::Rc};
 
 use rrxe_verbs::{
-    link::{self, Timing},
+    link::{self, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
@@ -242,39 +242,39 @@ fn transitions(tap: &mut Tap, ends: &Ends) {
     expect("pkey index 5", init(1, 5));
 
     let connected = || Pair::new(ends, Plan::default());
-    let timed = |timing: Timing| {
+    let with_settings = |settings: Settings| {
         connected().map(|pair| {
             let reset = pair.a.qp.modify(&state(IBV_QPS_RESET), IBV_QP_STATE);
             reset.and_then(|()| link::to_init(&pair.a.qp, ALL_ACCESS))?;
-            link::to_rtr(&pair.a.qp, &pair.a.endpoint, &pair.b.endpoint, &timing)
+            link::to_rtr(&pair.a.qp, &pair.a.endpoint, &pair.b.endpoint, &settings)
         })
     };
     expect(
         "path MTU 0",
-        timed(Timing {
+        with_settings(Settings {
             mtu: 0,
-            ..Timing::default()
+            ..Settings::default()
         }),
     );
     expect(
         "path MTU 4096 on a port with less",
-        timed(Timing {
+        with_settings(Settings {
             mtu: IBV_MTU_4096,
-            ..Timing::default()
+            ..Settings::default()
         }),
     );
     expect(
         "255 outstanding READs",
-        timed(Timing {
+        with_settings(Settings {
             rd_atomic: 255,
-            ..Timing::default()
+            ..Settings::default()
         }),
     );
     expect(
         "RNR timer 32",
-        timed(Timing {
+        with_settings(Settings {
             min_rnr_timer: 32,
-            ..Timing::default()
+            ..Settings::default()
         }),
     );
     expect(

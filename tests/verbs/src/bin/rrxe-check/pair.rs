@@ -9,7 +9,7 @@ use std::{
 };
 
 use rrxe_verbs::{
-    link::{self, Endpoint, Timing},
+    link::{self, Endpoint, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
@@ -47,7 +47,7 @@ pub struct Plan {
     pub kind: ibv_qp_type,
     pub memory: usize,
     pub depth: Depth,
-    pub timing: Timing,
+    pub settings: Settings,
     /// Access rights of the memory regions.
     pub mr_access: u32,
     /// Remote access rights of the QPs.
@@ -63,7 +63,7 @@ impl Default for Plan {
             kind: IBV_QPT_RC,
             memory: 4 << 20,
             depth: Depth::default(),
-            timing: Timing::default(),
+            settings: Settings::default(),
             mr_access: ALL_ACCESS,
             qp_access: ALL_ACCESS,
             psn: 0xff_fff0,
@@ -117,8 +117,8 @@ impl Pair {
             target.qpn ^= 0x5a5a5a;
         }
         for (end, peer) in [(&a, &target), (&b, &a.endpoint)] {
-            link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing)?;
-            link::to_rts(&end.qp, &end.endpoint, &plan.timing)?;
+            link::to_rtr(&end.qp, &end.endpoint, peer, &plan.settings)?;
+            link::to_rts(&end.qp, &end.endpoint, &plan.settings)?;
         }
         Ok(Self { a, b })
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rrxe_verbs::{
-    link::{self, Endpoint, Timing},
+    link::{self, Endpoint, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     srq::Srq,
     sys::*,
@@ -114,8 +114,8 @@ impl SrqPairs {
             let end_a = Endpoint::new(&context_a, a.number(), FIRST_PSN, ends.v6)?;
             let end_b = Endpoint::new(&context_b, b.number(), FIRST_PSN, ends.v6)?;
             for (qp, ours, peer) in [(&a, &end_a, &end_b), (&b, &end_b, &end_a)] {
-                link::to_rtr(qp, ours, peer, &Timing::default())?;
-                link::to_rts(qp, ours, &Timing::default())?;
+                link::to_rtr(qp, ours, peer, &Settings::default())?;
+                link::to_rts(qp, ours, &Settings::default())?;
             }
             pairs.a.push(a);
             pairs.b.push(b);

@@ -173,8 +173,8 @@ fn qp_right(ends: &Ends) -> Outcome {
 
 fn no_receive(ends: &Ends) -> Outcome {
     let mut plan = Plan::default();
-    plan.timing.rnr_retry = 2;
-    plan.timing.min_rnr_timer = 1;
+    plan.settings.rnr_retry = 2;
+    plan.settings.min_rnr_timer = 1;
     let pair = Pair::new(ends, plan)?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
     expect_error(&pair, request, IBV_WC_RNR_RETRY_EXC_ERR)
@@ -198,8 +198,8 @@ fn missing_peer(ends: &Ends) -> Outcome {
         missing_peer: true,
         ..Plan::default()
     };
-    plan.timing.timeout = 8;
-    plan.timing.retry_cnt = 2;
+    plan.settings.timeout = 8;
+    plan.settings.retry_cnt = 2;
     let pair = Pair::new(ends, plan)?;
     let request = Send::new(7, IBV_WR_SEND, vec![pair.a.mr.sge(0, 100)]);
     expect_error(&pair, request, IBV_WC_RETRY_EXC_ERR)
@@ -256,7 +256,7 @@ fn flush(ends: &Ends) -> Outcome {
         missing_peer: true,
         ..Plan::default()
     };
-    plan.timing.timeout = 20;
+    plan.settings.timeout = 20;
     let pair = Pair::new(ends, plan)?;
     for i in 0..20 {
         pair.a.recv(100 + i, 0, 64)?;
@@ -313,8 +313,8 @@ fn reset(ends: &Ends) -> Outcome {
     let text = |e: std::io::Error| e.to_string();
     for (end, peer) in [(&pair.a, &pair.b.endpoint), (&pair.b, &pair.a.endpoint)] {
         rrxe_verbs::link::to_init(&end.qp, plan.qp_access).map_err(text)?;
-        rrxe_verbs::link::to_rtr(&end.qp, &end.endpoint, peer, &plan.timing).map_err(text)?;
-        rrxe_verbs::link::to_rts(&end.qp, &end.endpoint, &plan.timing).map_err(text)?;
+        rrxe_verbs::link::to_rtr(&end.qp, &end.endpoint, peer, &plan.settings).map_err(text)?;
+        rrxe_verbs::link::to_rts(&end.qp, &end.endpoint, &plan.settings).map_err(text)?;
     }
     pair.a.mr.buffer.fill(0, 5000, 8);
     pair.b.recv(2, 0, 5000)?;

@@ -228,7 +228,7 @@ pub fn read(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
 fn mtus(ends: &Ends) -> Outcome {
     for mtu in [IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024] {
         let mut plan = Plan::default();
-        plan.timing.mtu = mtu;
+        plan.settings.mtu = mtu;
         let mut pair = Pair::new(ends, plan)?;
         pair.a.mr.buffer.fill(SOURCE, 9000, 5);
         send(&mut pair, 9000, 5).map_err(|e| format!("MTU {mtu}: SEND: {e}"))?;
@@ -413,7 +413,7 @@ fn both_directions(ends: &Ends) -> Outcome {
     };
     // 2.1 s, because 1,024 packets are in flight each way, and the debug kernel needs longer than
     // 0.5 s for the packets before the first acknowledgment.
-    plan.timing.timeout = 19;
+    plan.settings.timeout = 19;
     let mut pair = Pair::new(ends, plan)?;
     pair.a.mr.buffer.fill(0, 65536, 1);
     pair.b.mr.buffer.fill(0, 65536, 2);

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use rrxe_verbs::{
-    link::{Endpoint, Timing},
+    link::{Endpoint, Settings},
     object::{Context, Cq, Mr, Pd, ALL_ACCESS},
     sys::*,
     xrc::{Initiator, Request, Target, XrcSrq, Xrcd},
@@ -135,9 +135,9 @@ impl Connection {
         let context_a = &self.ini.pd.context;
         let ours = Endpoint::new(context_a, self.ini.number(), 0xff_fffd, ends.v6)?;
         let theirs = Endpoint::new(&self.context, self.tgt.number(), 7, ends.v6)?;
-        let timing = Timing::default();
-        self.tgt.connect(ALL_ACCESS, &theirs, &ours, &timing)?;
-        self.ini.connect(&ours, &theirs, &timing)
+        let settings = Settings::default();
+        self.tgt.connect(ALL_ACCESS, &theirs, &ours, &settings)?;
+        self.ini.connect(&ours, &theirs, &settings)
     }
 
     /// Resets the target and connects it to a new initiator.

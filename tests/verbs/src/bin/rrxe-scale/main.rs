@@ -26,7 +26,7 @@ use std::{
 };
 
 use rrxe_verbs::{
-    link::{self, Endpoint, Timing},
+    link::{self, Endpoint, Settings},
     object::{Ah, Context, Cq, Depth, Mr, Mw, Pd, Qp, ALL_ACCESS},
     sys::*,
 };
@@ -124,10 +124,10 @@ fn objects(device: &str, count: &str, leave_objects: bool) -> Outcome {
 }
 
 fn connect(qp: &Qp, ours: &Endpoint, peer: &Endpoint) -> io::Result<()> {
-    let timing = Timing::default();
+    let settings = Settings::default();
     link::to_init(qp, ALL_ACCESS)?;
-    link::to_rtr(qp, ours, peer, &timing)?;
-    link::to_rts(qp, ours, &timing)
+    link::to_rtr(qp, ours, peer, &settings)?;
+    link::to_rts(qp, ours, &settings)
 }
 
 fn connect_pairs(context: &Context, qps: &[Qp]) -> io::Result<()> {
