@@ -157,13 +157,13 @@ __rrxe_helper int rrxe_helper_skb_cloned(const struct sk_buff *skb)
 	return skb_cloned(skb);
 }
 
-/* Returns whether alloc_skb_fclone() created a buffer. */
+/* Returns whether @skb came from alloc_skb_fclone(), which allocates room for a clone as well. */
 __rrxe_helper bool rrxe_helper_skb_has_clone_room(const struct sk_buff *skb)
 {
 	return skb->fclone == SKB_FCLONE_ORIG;
 }
 
-/* Returns whether the clone of an skb of alloc_skb_fclone() is not yet freed. */
+/* Returns whether the clone of @original, which came from alloc_skb_fclone(), is not yet freed. */
 __rrxe_helper bool rrxe_helper_skb_fclone_exists(const struct sk_buff *original)
 {
 	return refcount_read(&container_of(original, struct sk_buff_fclones, skb1)->fclone_ref) > 1;

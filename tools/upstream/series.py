@@ -65,7 +65,7 @@ PATCHES = (
         lambda repository, tree: (
             place.place(repository, tree, lambda path: driver(path) or path in place.HEADERS), place.connect(tree)),
         "RDMA/rrxe: Add a software RoCEv2 provider",
-        "It gives any Ethernet interface RoCEv2, as rdma_rxe does, by the same\nuser interface.",
+        "It gives Ethernet and raw IP interfaces RoCEv2, as rdma_rxe does, by the\nsame user interface.",
     ),
     (
         lambda repository, tree: (

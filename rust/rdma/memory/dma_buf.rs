@@ -192,8 +192,7 @@ impl Mapping {
         self.pin.buffer().as_raw()
     }
 
-    /// Returns the kernel address of the first byte of the buffer, if the buffer is ordinary
-    /// memory.
+    /// Returns the kernel address of the first byte of the buffer.
     ///
     /// # Errors
     ///
@@ -243,8 +242,8 @@ impl DmaBuf {
     /// - `EINVAL` if the file is no dma-buf, if its exporter cannot map it, or if the range is
     ///   empty or beyond the buffer.
     /// - `EACCES` if `writes`, and the process opened the file for reading only.
-    /// - `EOPNOTSUPP` if the buffer is no ordinary memory, does not start at a page boundary, or
-    ///   cannot be pinned.
+    /// - `EOPNOTSUPP` if the buffer is I/O memory, does not start at a page boundary, or cannot be
+    ///   pinned.
     /// - `ENOMEM`, and the errors of the exporter.
     pub(crate) fn new(
         device: &IbDevice,
@@ -298,8 +297,8 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the buffer is not made of pages; `EINTR` if the process was killed; the
-    /// errors of `visit`.
+    /// `EOPNOTSUPP` if a page of the range is no readable memory of the direct mapping; `EINTR` if
+    /// the process was killed; the errors of `visit`.
     pub(crate) fn for_each_extent(&self, visit: impl FnMut(usize, usize) -> Result) -> Result {
         let base = self.mapping.address()?;
         // SAFETY: By the type invariants the range is within the buffer, which `self.mapping` maps.

@@ -25,8 +25,8 @@ const PAGES_PER_CHECK: usize = 512;
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the range is not made of pages; `EINTR` if the process was killed; the errors of
-/// `visit`.
+/// `EOPNOTSUPP` if a page of the range is no readable memory of the direct mapping
+/// ([`direct_map::address_of`]); `EINTR` if the process was killed; the errors of `visit`.
 ///
 /// # Safety
 ///

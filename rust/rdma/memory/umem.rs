@@ -117,7 +117,8 @@ impl UserMemory {
     /// - `EBADF` if the file `fd` does not exist.
     /// - `EINVAL` if the file is no dma-buf, or the range is empty or beyond the buffer.
     /// - `EACCES` if `access` includes writing, and the process opened the file for reading only.
-    /// - `EOPNOTSUPP` if the buffer is not made of pages, or cannot be pinned.
+    /// - `EOPNOTSUPP` if the buffer cannot be pinned, does not start at a page boundary, or has a
+    ///   page in the range that is no readable memory of the direct mapping.
     /// - `EINTR` if the process was killed.
     /// - `ENOMEM`, and the errors of the buffer's exporter.
     pub(crate) fn import_dma_buf(

@@ -87,7 +87,7 @@ impl Path {
     }
 
     /// Returns the condition for packets that the local QP accepts: those from exactly this peer to
-    /// exactly this address.
+    /// exactly this address, by a network device that leads to this address.
     pub(crate) fn admission(&self) -> Admission {
         Admission {
             endpoints: Endpoints {

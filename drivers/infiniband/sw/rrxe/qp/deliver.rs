@@ -13,10 +13,10 @@ use crate::{
 };
 
 impl Qp {
-    /// Checks a packet before the QP receives it. Refuses packets of senders other than the peer,
-    /// packets that came by a wrong network device, and packets to QP1 that are not management
-    /// datagrams, and counts them. `sender` is the number of the sending QP, if that is a QP of
-    /// this host. Returns whether the packet is admitted. Any context up to softirq.
+    /// Checks a packet before the QP receives it. Refuses packets that the QP's filter refuses
+    /// (`qp/filter.rs`), and packets to QP1 that are not management datagrams, and counts them.
+    /// `sender` is the number of the sending QP, if that is a QP of this host. Returns whether the
+    /// packet is admitted. Any context up to softirq.
     #[inline]
     pub(crate) fn admit(
         &self,

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packet filter of a QP: a copy of its peer's addresses for receivers without the turn lock
-//! (`qp/turn.rs`).
+//! Packet filter of a QP. Receivers without the turn lock (`qp/turn.rs`) check a packet with it,
+//! before the ICRC is computed and before the packet is queued in the inbox.
 //!
-//! A packet of another sender, maybe of another QP of this host, is refused here, before its ICRC
-//! is computed and before it is queued in the inbox. A datagram that came by a wrong network device
-//! is refused here, too. The holder of the turn lock compares each packet once more, with the path
-//! of the peer (`qp/peer.rs`), because the path may have changed meanwhile.
+//! The filter of a connected QP has a copy of the addresses and the network device that its packets
+//! must have, and of the peer's QPN. It refuses packets of another sender, maybe of another QP of
+//! this host, and packets that came by a network device that does not lead to their destination.
+//! The filter of a QP of a connected type without a peer refuses all packets. The filter of a
+//! datagram QP refuses datagrams that came by a network device other than the link's own, if that
+//! device does not lead to their destination. The holder of the turn lock checks each packet once
+//! more (`qp/peer.rs`), because the peer may have changed meanwhile.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -137,9 +140,15 @@ impl Filter {
         self.accepts.load(Ordering::Relaxed) == Accepts::Peer as u32
     }
 
-    /// Refuses a packet that is not of the peer, or a datagram that came by a wrong network device.
-    /// `sender` is as for [`Admission::check`]. The holder of the turn lock may still refuse a
-    /// packet that is admitted here.
+    /// Refuses a packet that the QP must not take. `sender` is as for [`Admission::check`]. The
+    /// holder of the turn lock may still refuse a packet that is admitted here.
+    ///
+    /// - A connected QP takes packets of its peer that came by a network device that leads to their
+    ///   destination.
+    /// - A QP of a connected type without a peer takes no packet, nor does a raw packet QP.
+    /// - A datagram QP takes datagrams that came by the link's own network device or from this
+    ///   host. Of other datagrams it takes those to an address of the RDMA device that came by a
+    ///   network device that leads to this address.
     ///
     /// # Errors
     ///
@@ -177,11 +186,12 @@ impl Filter {
     }
 }
 
-/// Refuses a datagram that came by a network device that does not lead to its destination.
+/// Refuses a datagram that came by a network device other than the link's own, unless that device
+/// leads to the datagram's destination, an address of the RDMA device.
 ///
 /// Most datagrams came by the link's own network device, or from this host. They are admitted here.
 /// The holder of the turn lock checks their destination, and takes no other lock as long as the
-/// destination stays the same.
+/// destination, the network device and the namespace's addresses stay the same.
 ///
 /// # Errors
 ///

@@ -147,7 +147,8 @@ impl Peer {
         }
     }
 
-    /// Returns the addresses of the packets that the QP takes, if it is connected.
+    /// Returns addresses, network device and sender of the packets that the QP takes, if it is
+    /// connected.
     pub(crate) fn admission(&self) -> Option<Admission> {
         match self {
             Self::Connected(Some(connection)) => Some(connection.path.admission()),
