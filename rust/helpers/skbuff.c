@@ -137,11 +137,6 @@ __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gf
 	return alloc_skb_fclone(size, priority);
 }
 
-__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t priority)
-{
-	return alloc_skb(size, priority);
-}
-
 __rrxe_helper void rrxe_helper_skb_set_ignore_df(struct sk_buff *skb)
 {
 	skb->ignore_df = 1;
@@ -271,31 +266,6 @@ __rrxe_helper struct sk_buff *rrxe_helper_skb_take_next(struct sk_buff *skb)
 	return next;
 }
 
-__rrxe_helper int rrxe_helper_skb_unclone(struct sk_buff *skb, gfp_t priority)
-{
-	return skb_unclone(skb, priority);
-}
-
-__rrxe_helper int rrxe_helper_skb_shared(const struct sk_buff *skb)
-{
-	return skb_shared(skb);
-}
-
-__rrxe_helper struct sk_buff *rrxe_helper_skb_next(const struct sk_buff *skb)
-{
-	return skb->next;
-}
-
-__rrxe_helper void rrxe_helper_skb_set_next(struct sk_buff *skb, struct sk_buff *next)
-{
-	skb->next = next;
-}
-
-__rrxe_helper void rrxe_helper_skb_gso_reset(struct sk_buff *skb)
-{
-	skb_gso_reset(skb);
-}
-
 __rrxe_helper void rrxe_helper_skb_set_checksum_unnecessary(struct sk_buff *skb)
 {
 	skb->ip_summed = CHECKSUM_UNNECESSARY;
@@ -306,22 +276,18 @@ __rrxe_helper bool rrxe_helper_skb_encapsulation(const struct sk_buff *skb)
 	return skb->encapsulation;
 }
 
-__rrxe_helper unsigned char *rrxe_helper_skb_transport_header(const struct sk_buff *skb)
-{
-	return skb_transport_header(skb);
-}
-
 __rrxe_helper void rrxe_helper_skb_mark_for_recycle(struct sk_buff *skb)
 {
 	skb_mark_for_recycle(skb);
 }
 
-__rrxe_helper void rrxe_helper_page_pool_free_va(struct page_pool *pool, void *va, bool direct)
+__rrxe_helper struct page *rrxe_helper_alloc_compound_page(gfp_t flags, unsigned int order)
 {
-	page_pool_free_va(pool, va, direct);
+	return alloc_pages(flags | __GFP_COMP, order);
 }
 
-__rrxe_helper size_t rrxe_helper_SKB_WITH_OVERHEAD(size_t size)
+__rrxe_helper void rrxe_helper_skb_add_rx_frag(struct sk_buff *skb, int i, struct page *page,
+					       int off, int size, unsigned int truesize)
 {
-	return SKB_WITH_OVERHEAD(size);
+	skb_add_rx_frag(skb, i, page, off, size, truesize);
 }

@@ -37,6 +37,16 @@ impl Mtu {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
+    /// Returns the MTU at which `bytes` bytes of payload take `count` packets, all full but the
+    /// last one. Returns `None` if there is none.
+    ///
+    /// For more than one packet there is one such MTU at most: twice the MTU takes fewer packets.
+    pub fn of_packets(bytes: u32, count: u32) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|mtu| bytes != 0 && bytes.div_ceil(mtu.bytes()) == count)
+    }
+
     /// Returns the number of payload bytes of a full packet.
     pub const fn bytes(self) -> u32 {
         128u32 << (self as u32)
@@ -55,6 +65,20 @@ mod tests {
         }
         assert_eq!(Mtu::from_raw(0), None);
         assert_eq!(Mtu::from_raw(6), None);
+    }
+
+    #[test]
+    fn one_mtu_at_most_fits_a_number_of_packets() {
+        for mtu in Mtu::ALL {
+            for (bytes, count) in [(1, 2), (mtu.bytes(), 2), (7, 15), (mtu.bytes(), 30)] {
+                let all = (count - 1) * mtu.bytes() + bytes;
+                assert_eq!(Mtu::of_packets(all, count), Some(mtu));
+            }
+        }
+        assert_eq!(Mtu::of_packets(4097, 1), None);
+        assert_eq!(Mtu::of_packets(256, 2), None);
+        assert_eq!(Mtu::of_packets(0, 0), None);
+        assert_eq!(Mtu::of_packets(4096 * 3, 2), None);
     }
 
     #[test]

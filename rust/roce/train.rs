@@ -3,14 +3,12 @@
 //! Trains: consecutive packets of one message that are described, sent, received and acknowledged
 //! as one.
 //!
-//! A train exists within a host only, where it saves the work per packet. In a network its packets
-//! travel one by one, and a host may join those that arrive together ([`Train::join`]). A train has
-//! the same effects as its packets one after another. A receiver that can't carry out a train as a
-//! whole takes its packets one by one.
+//! A train exists within a machine only, where it saves the work per packet. In a network its
+//! packets travel one by one. A train has the same effects as its packets one after another. A
+//! receiver that can't carry out a train as a whole takes its packets one by one.
 
 use crate::mtu::Mtu;
-use crate::wire::packet::{Body, Bth, Packet, ReadPart, SendPart, WritePart};
-use crate::wire::Header;
+use crate::wire::packet::{Body, Packet, ReadPart, SendPart, WritePart};
 
 /// Consecutive packets of one SEND, RDMA WRITE or READ response.
 ///
@@ -30,27 +28,15 @@ pub struct Train {
 }
 
 impl Train {
-    /// Joins `count` packets, of which `first` is the first and `last` the last one. Returns `None`
-    /// unless they are packets of one train. The caller compares those between with
-    /// [`Self::packet`].
-    pub fn join(first: &Packet, last: &Packet, count: u32) -> Option<Self> {
-        // An empty last packet would be a full one at half the MTU.
-        let mtu = Mtu::fitting(first.payload_len).filter(|_| last.payload_len != 0)?;
-        let full = count.checked_sub(1)?.checked_mul(mtu.bytes())?;
-        let bth = Bth {
-            ack_req: last.bth.ack_req,
-            solicited: last.bth.solicited,
-            ..first.bth
-        };
-        let packet = Packet {
-            bth,
-            body: join_bodies(first.body, last.body)?,
-            payload_len: full.checked_add(last.payload_len)?,
-            ..*first
-        };
-        let train = Self { packet, count, mtu };
-        let fits = |index, packet: &Packet| train.packet(index).0 == *packet;
-        (count > 1 && fits(0, first) && fits(count.wrapping_sub(1), last)).then_some(train)
+    /// Returns the train of `count` packets that `packet` describes as one. Returns `None` unless
+    /// that is a train of several packets: its payload determines the path MTU.
+    pub fn of(packet: Packet, count: u32) -> Option<Self> {
+        let is_transfer = matches!(
+            packet.body,
+            Body::Send(_) | Body::Write(_) | Body::ReadResponse(_)
+        );
+        let mtu = Mtu::of_packets(packet.payload_len, count)?;
+        (is_transfer && count > 1).then_some(Self { packet, count, mtu })
     }
 
     /// Returns packet `index` of the train, and the offset of its payload in that of the train, in
@@ -77,16 +63,6 @@ impl Train {
         (packet, offset)
     }
 
-    /// Returns an iterator over the headers of the packets. The packets between the first and the
-    /// last one differ by the PSN only, so their headers are encoded once.
-    pub fn headers(&self) -> Headers<'_> {
-        Headers {
-            train: self,
-            index: 0,
-            between: None,
-        }
-    }
-
     /// Returns the train without its first `count` packets, and the offset of its payload in that
     /// of `self`. Returns `None` if no packet is left.
     pub fn skip(&self, count: u32) -> Option<(Self, u32)> {
@@ -111,84 +87,6 @@ impl Train {
         };
         Some((rest, offset))
     }
-}
-
-/// The encoded headers of one packet of a train, and its payload.
-#[derive(Clone, Copy, Debug)]
-pub struct Encoded {
-    /// Headers, from the BTH on.
-    pub header: Header,
-    /// Offset of the payload in that of the train, in bytes.
-    pub offset: u32,
-    /// Length of the payload in bytes.
-    pub length: u32,
-}
-
-/// Iterator over the packets of a train ([`Train::headers`]).
-pub struct Headers<'a> {
-    train: &'a Train,
-    /// Number of packets so far.
-    index: u32,
-    /// Headers of the last packet that was neither the first nor the last one.
-    between: Option<Header>,
-}
-
-impl Iterator for Headers<'_> {
-    type Item = Encoded;
-
-    fn next(&mut self) -> Option<Encoded> {
-        let (train, index) = (self.train, self.index);
-        if index >= train.count {
-            return None;
-        }
-        self.index = index.wrapping_add(1);
-        let is_between = index != 0 && self.index < train.count;
-        if let Some(mut header) = self.between.filter(|_| is_between) {
-            header.set_psn(train.packet.bth.psn.plus(index));
-            return Some(Encoded {
-                header,
-                offset: index.saturating_mul(train.mtu.bytes()),
-                length: train.mtu.bytes(),
-            });
-        }
-        let (packet, offset) = train.packet(index);
-        let header = packet.encode();
-        if is_between {
-            self.between = Some(header);
-        }
-        Some(Encoded {
-            header,
-            offset,
-            length: packet.payload_len,
-        })
-    }
-}
-
-/// Returns the place of a train from those of its first and its last packet.
-fn join_bodies(first: Body, last: Body) -> Option<Body> {
-    Some(match (first, last) {
-        (Body::Send(first), Body::Send(last)) => Body::Send(match (first, last) {
-            (SendPart::First, SendPart::Last(extra)) => SendPart::Only(extra),
-            (SendPart::First, SendPart::Middle) => SendPart::First,
-            (SendPart::Middle, last @ (SendPart::Middle | SendPart::Last(_))) => last,
-            _ => return None,
-        }),
-        (Body::Write(first), Body::Write(last)) => Body::Write(match (first, last) {
-            (WritePart::First(reth), WritePart::Last(imm)) => WritePart::Only(reth, imm),
-            (first @ WritePart::First(_), WritePart::Middle) => first,
-            (WritePart::Middle, last @ (WritePart::Middle | WritePart::Last(_))) => last,
-            _ => return None,
-        }),
-        (Body::ReadResponse(first), Body::ReadResponse(last)) => {
-            Body::ReadResponse(match (first, last) {
-                (ReadPart::First(aeth), ReadPart::Last(_)) => ReadPart::Only(aeth),
-                (first @ ReadPart::First(_), ReadPart::Middle) => first,
-                (ReadPart::Middle, last @ (ReadPart::Middle | ReadPart::Last(_))) => last,
-                _ => return None,
-            })
-        }
-        _ => return None,
-    })
 }
 
 /// Returns the place of a part of a SEND's train. `first` and `last` say whether the part contains

@@ -34,24 +34,6 @@ pub enum Source {
     },
 }
 
-impl Source {
-    /// Returns the place that is `bytes` bytes behind this one.
-    pub fn behind(self, bytes: u32) -> Self {
-        match self {
-            Self::None => Self::None,
-            Self::Send { slot, offset } => Self::Send {
-                slot,
-                offset: offset.saturating_add(bytes),
-            },
-            Self::Remote { rkey, va, srqn } => Self::Remote {
-                rkey,
-                va: va.wrapping_add(u64::from(bytes)),
-                srqn,
-            },
-        }
-    }
-}
-
 /// A train of packets to send: one packet, unless the host polls for more
 /// ([`crate::qp::Qp::poll_train`]). The host reads the payload at `source`, appends pad and ICRC to
 /// each packet and sends the packets.

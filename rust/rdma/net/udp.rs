@@ -22,13 +22,12 @@ use crate::{bindings, device::gid::Network, support::sync::wait_for_readers};
 
 /// Receiver of the packets of a socket.
 pub trait Receiver: Send + Sync + 'static {
-    /// Handles a packet or a burst, whose packets after the first are `rest`. All packets of a
-    /// burst have the same addresses and ports.
+    /// Handles a packet or a burst.
     ///
     /// # Context
     ///
     /// Softirq, with the RCU read lock held. Must not sleep.
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: Option<KVec<RxSkb>>);
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb);
 
     /// Handles the report of a packet that was unusable and has been freed. The context is that of
     /// [`Self::receive`].
@@ -197,7 +196,7 @@ unsafe extern "C" fn encap_rcv<T: Receiver>(
     // only after it has waited for all RCU readers that may have read it.
     let receiver = unsafe { Arc::<T>::borrow(receiver) };
     match received {
-        Ok((skb, rest)) => T::receive(receiver, skb, rest),
+        Ok(skb) => T::receive(receiver, skb),
         Err(why) => T::refuse(receiver, why),
     }
     0

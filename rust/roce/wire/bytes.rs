@@ -47,15 +47,6 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// Overwrites the bytes from `at` on with `piece`, if there are as many.
-    pub(super) fn replace<const L: usize>(&mut self, at: usize, piece: [u8; L]) {
-        let written = self.bytes.get_mut(..self.len);
-        let place = written.and_then(|bytes| bytes.get_mut(at..));
-        if let Some(chunk) = place.and_then(|place| place.first_chunk_mut::<L>()) {
-            *chunk = piece;
-        }
-    }
-
     /// Appends `piece` if it fits. Returns whether it did.
     pub(super) fn join(&mut self, piece: &[u8]) -> bool {
         let rest = self.bytes.get_mut(self.len..).unwrap_or_default();

@@ -68,6 +68,20 @@ impl DropReason {
 ///
 /// Returns the first [`DropReason`] that applies.
 pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
+    let decoded = decode_train(header, length)?;
+    if decoded.packet.payload_len > most_payload(&decoded.packet.body) {
+        return Err(DropReason::WrongLength);
+    }
+    Ok(decoded)
+}
+
+/// Decodes the headers of a datagram that describes a train as one packet
+/// ([`Train::of`](crate::train::Train::of)), as [`decode`] does. The payload may have any length.
+///
+/// # Errors
+///
+/// Those of [`decode`].
+pub fn decode_train(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
     let without_icrc = length.checked_sub(ICRC_LEN).ok_or(DropReason::TooShort)?;
     let header = header.get(..without_icrc).unwrap_or(header);
     let mut reader = Reader(header);
@@ -79,9 +93,6 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
         .checked_sub(payload_offset)
         .ok_or(DropReason::TooShort)?;
     let payload_len = payload_len(padded_len, base.pad())?;
-    if payload_len > most_payload(&body) {
-        return Err(DropReason::WrongLength);
-    }
     Ok(Decoded {
         packet: Packet {
             service,

@@ -7,19 +7,7 @@ use super::opcode;
 use super::packet::{AtomicEth, Body, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart};
 use super::{pad, Header};
 use crate::ids::{Imm, Rkey};
-use crate::psn::Psn;
 use crate::wr::{AtomicOp, FlushKind, SendExtra};
-
-/// Offset of the PSN in the BTH (IBTA 1.x §9.2).
-const PSN_AT: usize = 9;
-
-impl Header {
-    /// Replaces the PSN.
-    pub fn set_psn(&mut self, psn: Psn) {
-        let [_, high, middle, low] = psn.get().to_be_bytes();
-        self.replace(PSN_AT, [high, middle, low]);
-    }
-}
 
 impl Packet {
     /// Encodes the headers. After them the caller puts `payload_len` bytes of payload,

@@ -19,7 +19,7 @@ pub mod packet;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{decode, Decoded, DropReason};
+pub use decode::{decode, decode_train, Decoded, DropReason};
 
 /// UDP destination port of RoCEv2 (IBTA annex A17).
 pub const UDP_PORT: u16 = 4791;

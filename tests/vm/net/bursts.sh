@@ -14,10 +14,10 @@ transfers() {
 		fail "bursts.py exits with status 0" "$1: status $?"
 }
 
-# sniff HOST: starts tcpdump on the host; unsniff ends it.
+# sniff HOST [FILE]: starts tcpdump on the host, which writes to FILE; unsniff ends it.
 sniff() {
 	rm -f /tmp/sniff
-	ip netns exec "h$1" tcpdump -ni eth0 -w /dev/null "udp port 4791" 2>/tmp/sniff &
+	ip netns exec "h$1" tcpdump -Z root -ni eth0 -w "${2:-/dev/null}" "udp port 4791" 2>/tmp/sniff &
 	SNIFFER=$!
 	wait_for 20 grep -q listening /tmp/sniff
 }
@@ -25,6 +25,7 @@ unsniff() {
 	kill "$SNIFFER"
 	wait "$SNIFFER" 2>/dev/null
 }
+icrcs_are() { python3 "$(dirname "$0")/burst_icrcs.py" /tmp/bursts.pcap "$1"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
@@ -33,9 +34,10 @@ check "link on host 2" link_add 2
 transfers "over IPv4" bursts
 transfers "over IPv6" bursts $HOST1_V6 $HOST2_V6
 
-check "tcpdump runs on host 2" sniff 2
+check "tcpdump runs on host 2" sniff 2 /tmp/bursts.pcap
 transfers "while the receiver of half of them runs tcpdump" bursts
 unsniff
+check "the packets of a burst have no ICRC but the first" icrcs_are zeros
 check "tcpdump runs on host 1" sniff 1
 SNIFFER1=$SNIFFER
 check "tcpdump runs on host 2" sniff 2
@@ -62,9 +64,9 @@ check "bursts are dropped by their own host" drop_long output
 transfers "while the sender's host drops bursts" few
 for host in 1 2; do ip netns exec h$host nft delete table inet long; done
 
-for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list off >/dev/null; done
-transfers "over network devices without segmentation of lists" singles
-for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-gso-list on gso off >/dev/null; done
+for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-udp_tnl-segmentation off >/dev/null; done
+transfers "over network devices without segmentation of UDP tunnels" singles
+for host in 1 2; do ip netns exec h$host ethtool -K eth0 tx-udp_tnl-segmentation on gso off >/dev/null; done
 transfers "over network devices with gso off" singles
 for host in 1 2; do ip netns exec h$host ethtool -K eth0 gso on >/dev/null; done
 transfers "over network devices with gso on again" bursts
@@ -90,7 +92,7 @@ check "a veth pair to nowhere" mute_link_up
 check "tc pushes 30 MPLS labels" lengthen_headers ip "$(repeat 30 "action mpls push protocol mpls_uc label 699050 tc 5 ttl 170")"
 transfers "while tc pushes MPLS labels" lost
 in1 tc qdisc del dev eth0 clsact
-in1 ethtool -K m1 tx-gso-list off >/dev/null
+in1 ethtool -K m1 tx-udp_tnl-segmentation off >/dev/null
 check "tc pushes two VLAN tags" lengthen_headers ipv6 "$(repeat 2 "action vlan push id 5")"
 transfers "while tc pushes VLAN tags" lost $HOST1_V6 $HOST2_V6
 in1 tc qdisc del dev eth0 clsact
@@ -133,3 +135,12 @@ in2 tc qdisc del dev eth0 clsact
 
 check "VLANs" vlan_up
 transfers "over a VLAN" bursts 10.79.0.1 10.79.0.2
+
+check "the module is removed" rmmod rrxe
+check "the module loads with burst_icrc=1" modprobe rrxe burst_icrc=1
+check "link on host 1 with burst_icrc=1" link_add 1
+check "link on host 2 with burst_icrc=1" link_add 2
+check "tcpdump runs on host 2 with burst_icrc=1" sniff 2 /tmp/bursts.pcap
+transfers "with all ICRCs" bursts
+unsniff
+check "all packets of a burst have an ICRC with burst_icrc=1" icrcs_are computed

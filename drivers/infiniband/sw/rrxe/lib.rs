@@ -27,7 +27,10 @@ use core::borrow::Borrow;
 
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
-use device::{link::Service, workqueues::Workqueues};
+use device::{
+    link::{Options, Service},
+    workqueues::Workqueues,
+};
 
 module! {
     type: Module,
@@ -53,6 +56,10 @@ module! {
         shared_xrcd: u32 {
             default: 0,
             description: "1: processes may share XRC domains by a file, and open QPs of other processes; the number of either has no limit",
+        },
+        burst_icrc: u32 {
+            default: 0,
+            description: "1: the ICRC of packets that are sent as one within the machine covers headers and payload; 0: headers only",
         },
     },
 }
@@ -85,11 +92,14 @@ impl kernel::Module for Module {
             pollers => pollers,
         };
         let idle_limit = parameter(module_parameters::poll_idle_us.value());
-        let shares_xrcds = parameter(module_parameters::shared_xrcd.value()) != 0;
+        let options = Options {
+            shares_xrcds: parameter(module_parameters::shared_xrcd.value()) != 0,
+            burst_icrcs: parameter(module_parameters::burst_icrc.value()) != 0,
+        };
         let softirq_percent = parameter(module_parameters::softirq_percent.value());
         let workqueues = Workqueues::new(pollers, idle_limit, softirq_percent)?;
         Ok(Self {
-            service: Some(Service::start(LINK_TYPE, workqueues.clone(), shares_xrcds)?),
+            service: Some(Service::start(LINK_TYPE, workqueues.clone(), options)?),
             workqueues,
         })
     }

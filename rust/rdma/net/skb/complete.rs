@@ -30,8 +30,8 @@ const NET_XMIT_DROP: c_int = bindings::NET_XMIT_DROP as c_int;
 ///
 /// # Invariants
 ///
-/// The buffer is valid, and `self` alone owns it, and the buffers of its `frag_list`. It has no
-/// clone. All its bytes were written, and no code writes them while they are shared.
+/// The buffer is valid, and `self` alone owns it. It has no clone and no `frag_list`. All its bytes
+/// were written, and no code writes them while they are shared.
 pub(super) struct Written(NonNull<bindings::sk_buff>);
 
 impl Written {
@@ -129,7 +129,7 @@ impl Drop for Written {
 ///
 /// The network header is set, and at `data`: the first 20 bytes (IPv4) or 40 bytes (IPv6). Its IP
 /// version is `network`, and an IPv4 header has no options. The network header and the 8 bytes
-/// behind it are linear. The buffer has no `frag_list`.
+/// behind it are linear.
 pub struct TxPacket {
     skb: Written,
     network: Network,

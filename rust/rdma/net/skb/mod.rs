@@ -11,7 +11,6 @@ mod burst;
 mod complete;
 mod frame;
 mod ingress;
-mod members;
 mod pages;
 mod queue;
 mod rx;
@@ -32,7 +31,7 @@ pub use self::{
     ingress::Ingress,
     pages::TxPages,
     queue::{FrameQueue, SkbQueue},
-    rx::{Discard, Endpoints, IpHeader, RxSkb},
+    rx::{Contents, Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,
 };
 

@@ -1,44 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory for the packets of bursts, which is used again and again. Wraps `struct page_pool`
+//! Memory for the payload of bursts, which is used again and again. Wraps `struct page_pool`
 //! (include/net/page_pool/types.h).
 //!
-//! With `init_on_alloc=1`, the default of some kernel configurations, the slab allocator writes
-//! zeros to each new buffer, which takes longer than the copy of the payload. A pool gets back the
-//! pages of freed buffers, and writes nothing to them. A packet of a burst shows no bytes but those
-//! that its sender wrote ([`super::TxSkb`]).
+//! With `init_on_alloc=1`, the default of some kernel configurations, the page allocator writes
+//! zeros to each new page, which takes longer than the copy of the payload. A pool gets back the
+//! pages of freed buffers, and writes nothing to them. A burst shows no bytes but those that its
+//! sender wrote ([`super::TxSkb`]).
 
 use core::ptr::NonNull;
 
-use kernel::{cpu::CpuId, error::from_err_ptr, ffi::c_int, prelude::*, sync::Arc};
+use kernel::{cpu::CpuId, error::from_err_ptr, ffi::c_int, page::PAGE_SIZE, prelude::*, sync::Arc};
 
 use crate::{bindings, support::sync::wait_for_readers};
 
-/// Order of the pages of a pool. A buffer consists of two pages, and so has room for a packet with
-/// 4 KiB of payload.
-const ORDER: u32 = 1;
-/// Number of bytes of a buffer.
-const BUFFER_LEN: usize = kernel::page::PAGE_SIZE << ORDER;
-/// Smallest packet that gets such a buffer, in bytes. Smaller packets would waste memory.
-const SMALLEST: usize = 2048;
-/// Maximum number of buffers that a pool's ring keeps for later packets. The pool's cache keeps
-/// `PP_ALLOC_CACHE_SIZE` further ones: 128 if a page has less than 16 KiB.
+/// Order of the pages of a pool: they have 16 KiB, or the size of a page if that is more.
+const ORDER: u32 = match 16384usize.checked_div(PAGE_SIZE) {
+    Some(pages) if pages > 1 => pages.trailing_zeros(),
+    _ => 0,
+};
+/// Number of bytes of a pool's page.
+pub(super) const LEN: usize = PAGE_SIZE << ORDER;
+/// Maximum number of pages that a pool's ring keeps for later bursts. The pool's cache keeps
+/// `PP_ALLOC_CACHE_SIZE` further ones: 128 if a page of the kernel has less than 16 KiB.
 const KEPT: u32 = 64;
-/// Maximum number of buffers of a pool, in packets or kept: 4 MiB if a page has 4 KiB. A network
-/// namespace may let packets wait for long, and nobody is charged for these buffers.
-const MOST: u32 = 512;
-
-/// Pools of buffers, one for each CPU.
+/// Pools of pages, one for each CPU.
 ///
 /// # Invariants
 ///
-/// Each pool is valid, and belongs to this value alone. Only code of the pool's CPU takes buffers
-/// from the pool, with softirqs excluded and not in hard interrupts. Any CPU may free a buffer: the
+/// Each pool is valid, and belongs to this value alone. Only code of the pool's CPU takes pages
+/// from the pool, with softirqs excluded and not in hard interrupts. Any CPU may free a page: the
 /// kernel returns it through the pool's ring. On the pool's CPU, with softirqs excluded, the kernel
-/// puts the buffer into the pool's cache (`page_pool_napi_local()`).
+/// puts the page into the pool's cache (`page_pool_napi_local()`).
 pub struct TxPages(KVec<NonNull<bindings::page_pool>>);
 
-// SAFETY: Only code of a pool's CPU takes buffers from the pool, as the type invariant says. Any
+// SAFETY: Only code of a pool's CPU takes pages from the pool, as the type invariant says. Any
 // thread may destroy it.
 unsafe impl Send for TxPages {}
 // SAFETY: As above.
@@ -74,46 +70,31 @@ impl TxPages {
         Ok(Arc::new(pages, GFP_KERNEL)?)
     }
 
-    /// Creates an empty buffer with room for `len` bytes, headroom included. Returns `None` if
-    /// `len` is below [`SMALLEST`] or exceeds a buffer, if there is no memory, if the pool of this
-    /// CPU has as many buffers as it may have, or if the caller doesn't exclude softirqs.
-    pub(super) fn build(&self, len: usize) -> Option<NonNull<bindings::sk_buff>> {
+    /// Returns a page of [`LEN`] bytes with a reference. It comes from the pool of this CPU, or
+    /// from the page allocator if the caller doesn't exclude softirqs. A pool takes pages from the
+    /// page allocator if all of its pages are in use: their number has no limit of its own. Returns
+    /// `None` if there is no memory. A buffer that owns the page must be marked for recycling.
+    pub(super) fn take(&self) -> Option<NonNull<bindings::page>> {
+        let flags = bindings::GFP_ATOMIC | bindings::__GFP_NOWARN;
+        let page = match self.usable_pool() {
+            // SAFETY: The pool is valid by the type invariant, whose other conditions hold as well:
+            // the caller excludes softirqs, and is not in a hard interrupt.
+            Some(pool) => unsafe { bindings::page_pool_alloc_pages(pool, flags) },
+            // SAFETY: The function has no requirements.
+            None => unsafe { bindings::alloc_compound_page(flags, ORDER) },
+        };
+        NonNull::new(page)
+    }
+
+    /// Returns the pool of this CPU, if the caller may take a page from it now.
+    fn usable_pool(&self) -> Option<*mut bindings::page_pool> {
         // SAFETY: The function has no requirements.
-        let capacity = unsafe { bindings::SKB_WITH_OVERHEAD(BUFFER_LEN) };
-        // SAFETY: The function has no requirements.
-        if len < SMALLEST || len > capacity || !unsafe { bindings::in_bottom_half() } {
+        if !unsafe { bindings::in_bottom_half() } {
             return None;
         }
         // Softirqs are excluded, so the caller stays on this CPU.
-        let pool = self.0.get(CpuId::current().as_u32() as usize)?.as_ptr();
-        // SAFETY: The pool is valid by the type invariant. Any CPU may change
-        // `pages_state_release_cnt`, so it is read as a volatile value. Only this CPU changes
-        // `pages_state_hold_cnt`.
-        let total = unsafe {
-            let freed = (&raw const (*pool).pages_state_release_cnt.counter).read_volatile();
-            (*pool).pages_state_hold_cnt.wrapping_sub(freed as u32)
-        };
-        // SAFETY: The pool is valid by the type invariant, and this CPU alone changes the cache.
-        if total >= MOST && unsafe { (*pool).alloc.count } == 0 {
-            return None;
-        }
-        let flags = bindings::GFP_ATOMIC | bindings::__GFP_NOWARN;
-        // SAFETY: The pool is valid by the type invariant, whose other conditions hold as well: the
-        // caller excludes softirqs, and is not in a hard interrupt.
-        let page = NonNull::new(unsafe { bindings::page_pool_alloc_pages(pool, flags) })?;
-        // SAFETY: The page is valid, and no page of highmem, for which the flags didn't ask.
-        let data = unsafe { bindings::page_address(page.as_ptr()) };
-        // SAFETY: `data` is the address of `BUFFER_LEN` bytes that no other code uses. Softirqs are
-        // excluded.
-        let skb = unsafe { bindings::napi_build_skb(data, BUFFER_LEN as u32) };
-        let Some(skb) = NonNull::new(skb) else {
-            // SAFETY: The page is of this pool, and no other code uses it.
-            unsafe { bindings::page_pool_free_va(pool, data, true) };
-            return None;
-        };
-        // SAFETY: The buffer is new, and its memory is of a pool.
-        unsafe { bindings::skb_mark_for_recycle(skb.as_ptr()) };
-        Some(skb)
+        let pool = self.0.get(CpuId::current().as_u32() as usize)?;
+        Some(pool.as_ptr())
     }
 }
 

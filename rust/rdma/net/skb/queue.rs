@@ -8,6 +8,7 @@ use kernel::{ffi::c_int, prelude::*, sync::Arc, types::Opaque};
 
 use super::{
     backlog::{Backlog, PayerBacklogs, QueueUsage},
+    burst::burst_count,
     RxFrame, RxSkb,
 };
 use crate::bindings;
@@ -220,7 +221,10 @@ unsafe fn compact(
     let buffer = unsafe { skb.as_ref() };
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let has_clones = unsafe { bindings::skb_cloned(skb.as_ptr()) } != 0;
-    let shared = buffer.data_len != 0 || has_clones || buffer.head_frag() != 0;
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
+    let is_burst = unsafe { burst_count(skb) }.is_some();
+    // The sender of a burst wrote its pages for this buffer, and uses them no more.
+    let shared = (buffer.data_len != 0 && !is_burst) || has_clones || buffer.head_frag() != 0;
     if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
         return Ok(skb);
     }

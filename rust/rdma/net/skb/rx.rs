@@ -9,11 +9,10 @@ use kernel::prelude::*;
 use roce::wire::DropReason;
 
 use super::{
-    burst::is_burst,
+    burst::burst_count,
     crc32,
     ingress::{Ingress, Origin},
     linear,
-    members::take_members,
 };
 use crate::{
     bindings,
@@ -63,9 +62,21 @@ struct Control {
     origin: Origin,
     /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
-    /// Number of packets of the train that were received before. `None` if the buffer holds a
-    /// packet.
-    train: Option<u32>,
+    contents: Contents,
+    /// Number of packets of a train that were received before.
+    received: u32,
+}
+
+/// Contents of a packet's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// A packet.
+    Packet,
+    /// A train of a QP of this host. The buffer has a description of the payload in place of the
+    /// payload.
+    Train,
+    /// A burst of this number of packets.
+    Burst(u16),
 }
 
 /// The control block of a buffer has 48 bytes, and the alignment of a double word
@@ -151,7 +162,7 @@ unsafe fn discard(skb: NonNull<bindings::sk_buff>, why: Discard) {
 
 impl RxSkb {
     /// Takes over the buffer that an encapsulation socket received. Its `data` is at the UDP
-    /// header. Returns the packet and, if it is the first of a burst, the packets behind it.
+    /// header.
     ///
     /// # Errors
     ///
@@ -161,36 +172,22 @@ impl RxSkb {
     /// # Safety
     ///
     /// `skb` must come from an `encap_rcv` callback, which gives it up.
-    pub(crate) unsafe fn from_encap(
-        skb: NonNull<bindings::sk_buff>,
-    ) -> Result<(Self, Option<KVec<Self>>), Discard> {
+    pub(crate) unsafe fn from_encap(skb: NonNull<bindings::sk_buff>) -> Result<Self, Discard> {
         // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback, and gives it
         // up (see `# Safety`).
-        let Some((origin, rest)) = (unsafe { strip(skb) }) else {
+        let Some((origin, contents)) = (unsafe { strip(skb) }) else {
             // SAFETY: The caller gives the buffer up (see `# Safety`), and it is not used again.
             unsafe { discard(skb, Discard::IpHeader) };
             return Err(Discard::IpHeader);
         };
         // SAFETY: The caller gives the buffer up (see `# Safety`). `strip` established the
         // invariants except the control block.
-        let skb = unsafe { Self::received(skb, origin) };
+        let skb = unsafe { Self::new(skb, false, origin, None, contents) };
         if !skb.has_addresses() {
             skb.discard(Discard::IpHeader);
             return Err(Discard::IpHeader);
         }
-        Ok((skb, rest))
-    }
-
-    /// Takes over the buffer of a packet that arrived as `origin` says.
-    ///
-    /// # Safety
-    ///
-    /// The buffer must be as the type's invariants say, except its control block. The caller gives
-    /// it up.
-    pub(super) unsafe fn received(skb: NonNull<bindings::sk_buff>, origin: Origin) -> Self {
-        // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
-        // (see `# Safety`).
-        unsafe { Self::new(skb, false, origin, None) }
+        Ok(skb)
     }
 
     /// Returns `false` if an IPv6 header has an IPv4-mapped address or no source address.
@@ -220,7 +217,7 @@ impl RxSkb {
     pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>, sender: u32) -> Self {
         // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
         // (see `# Safety`).
-        unsafe { Self::new(skb, true, Origin::default(), Some(sender)) }
+        unsafe { Self::new(skb, true, Origin::default(), Some(sender), Contents::Packet) }
     }
 
     /// Takes over a buffer and initialises its control block.
@@ -234,6 +231,7 @@ impl RxSkb {
         trusted: bool,
         origin: Origin,
         sender: Option<u32>,
+        contents: Contents,
     ) -> Self {
         // INVARIANT: The caller guarantees the invariants except that of the control block (see
         // `# Safety`), which is written below.
@@ -242,7 +240,8 @@ impl RxSkb {
             trusted,
             origin,
             sender,
-            train: None,
+            contents,
+            received: 0,
         };
         // SAFETY: The owner of a buffer may use its control block, which has the size and alignment
         // of a `Control`.
@@ -336,18 +335,30 @@ impl RxSkb {
         unsafe { (*self.control()).sender }
     }
 
-    /// Returns how many packets of the train in the buffer were received before. Returns `None` if
-    /// the buffer holds a packet. A train has a description of its payload in place of the payload.
-    pub fn train(&self) -> Option<u32> {
+    /// Returns the contents of the buffer.
+    pub fn contents(&self) -> Contents {
         // SAFETY: The control block holds a `Control` by the type invariant.
-        unsafe { (*self.control()).train }
+        unsafe { (*self.control()).contents }
     }
 
-    /// Marks the buffer as one that holds a train, of which `count` packets were received before.
-    pub fn set_train(&mut self, count: u32) {
+    /// Marks the buffer of a packet as one that holds a train.
+    pub fn set_train(&mut self) {
         // SAFETY: The control block holds a `Control` by the type invariant. `self` owns the
         // buffer.
-        unsafe { (*self.control()).train = Some(count) };
+        unsafe { (*self.control()).contents = Contents::Train };
+    }
+
+    /// Returns how many packets of the train or burst were received before.
+    pub fn received(&self) -> u32 {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*self.control()).received }
+    }
+
+    /// Records how many packets of the train or burst were received.
+    pub fn set_received(&mut self, count: u32) {
+        // SAFETY: The control block holds a `Control` by the type invariant. `self` owns the
+        // buffer.
+        unsafe { (*self.control()).received = count };
     }
 
     /// Returns whether this host's IP layer sent the packet.
@@ -452,8 +463,8 @@ impl RxSkb {
         unsafe { super::for_each_run(self.0, offset, len, copy) }.ok_or(EFAULT)
     }
 
-    /// Returns whether the ICRC needs no check: it was checked, a QP of this host sent the packet
-    /// without a network, or the packet is one of a burst (`members.rs`) and not the first.
+    /// Returns whether the ICRC needs no check: it was checked, or a QP of this host sent the
+    /// packet without a network.
     pub fn is_trusted(&self) -> bool {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).trusted }
@@ -480,15 +491,14 @@ impl Drop for RxSkb {
     }
 }
 
-/// Checks the IP header and pulls the UDP header. Returns how the packet arrived, and the packets
-/// behind it if it is the first of a burst. Returns `None` if a packet is not acceptable or there
-/// is no memory.
+/// Checks the IP header and pulls the UDP header. Returns how the packet arrived, and the contents
+/// of the buffer. Returns `None` if the packet is not acceptable or there is no memory.
 ///
 /// # Safety
 ///
 /// `buffer` must come from an `encap_rcv` callback that has not returned, and the caller must own
 /// it.
-unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, Option<KVec<RxSkb>>)> {
+unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, Contents)> {
     let skb = buffer.as_ptr();
     // SAFETY: The caller guarantees that `skb` comes from an `encap_rcv` callback (see `# Safety`),
     // and the IP and UDP layers have set both headers and made them linear.
@@ -539,10 +549,8 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, Option<KV
         return None;
     }
     // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
-    if unsafe { is_burst(buffer) } {
-        // SAFETY: As above. The headers were checked, and the UDP header was pulled.
-        let rest = unsafe { take_members(buffer, ip_len, origin) }?;
-        return Some((origin, Some(rest)));
+    if let Some(count) = unsafe { burst_count(buffer) } {
+        return Some((origin, Contents::Burst(count)));
     }
     // SAFETY: `skb` is valid, so it has a shared info. A buffer without bytes beyond the linear
     // ones has no `frag_list`.
@@ -552,7 +560,7 @@ unsafe fn strip(buffer: NonNull<bindings::sk_buff>) -> Option<(Origin, Option<KV
     if chained && unsafe { bindings::skb_linearize(skb) } != 0 {
         return None;
     }
-    Some((origin, None))
+    Some((origin, Contents::Packet))
 }
 
 /// Returns the number of bytes behind the IP header, as that header says.

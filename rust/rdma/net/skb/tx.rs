@@ -3,34 +3,41 @@
 //! Packets and frames under construction. The types of [`super::complete`] are complete ones, which
 //! can be sent.
 //!
-//! All bytes of such a buffer are linear, in memory of the slab allocator or, if the packet is one
-//! of a burst, of [`TxPages`]. `truesize` is the memory that the buffer takes, except 256 bytes: a
-//! buffer of the former kind has room for a clone beside it, which
+//! All bytes of such a buffer are linear, in memory of the slab allocator. The payload of a burst
+//! lies in pages of [`TxPages`] instead. `truesize` is the memory that the buffer takes, except 256
+//! bytes: the buffer has room for a clone beside it, which
 //! [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page fragment
 //! (`netdev_alloc_frag()`) would keep up to 32 KiB allocated while a few bytes of it wait in a
 //! queue.
 
 use core::{convert::Infallible, mem::ManuallyDrop, ptr::NonNull};
 
-use kernel::prelude::*;
+use kernel::{ffi::c_int, prelude::*};
 
 use super::{
     complete::{TxFrame, TxPacket, Written},
-    linear,
-    pages::TxPages,
+    crc32, linear,
+    pages::{self, TxPages},
     rx::{IpHeader, UDP_LEN},
 };
 use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
+
+/// Maximum number of pages of a buffer: enough for the 64 KiB of an IP packet, and less than a
+/// buffer may have (`MAX_SKB_FRAGS`, at least 16).
+const MAX_PAGES: usize = 4;
 
 /// A packet or a frame under construction.
 ///
 /// # Invariants
 ///
-/// The buffer is valid and linear, and `self` alone owns it. It has no clone. At least `room` bytes
-/// are free behind its data.
+/// The buffer is valid, and `self` alone owns it. It has no clone and no `frag_list`. At least
+/// `room` bytes are free behind its linear data; none are if it has page fragments. These begin at
+/// the start of a page of `pages::LEN` bytes that no other buffer uses, and all but the last one
+/// fill the page. The last `unwritten` bytes of the fragments have not been written.
 pub struct TxSkb {
     skb: NonNull<bindings::sk_buff>,
     room: usize,
+    unwritten: usize,
 }
 
 impl TxSkb {
@@ -49,27 +56,56 @@ impl TxSkb {
         // SAFETY: The buffer is empty, and has room for `headroom` bytes.
         unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
         // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.
-        Some(Self { skb, room })
+        Some(Self {
+            skb,
+            room,
+            unwritten: 0,
+        })
     }
 
-    /// Allocates a buffer as [`Self::new`] does, from `pages` if possible. The packet can be sent
-    /// as a packet of a burst only, and not as the first one.
+    /// Adds room for `len` bytes in `pages` behind the linear data, which gets no more bytes. The
+    /// caller must append as many bytes.
     ///
-    /// The buffer has no room for a clone beside it. Several lists may hold the buffer, whose
-    /// owners may clone it at the same time, and `skb_clone()` (net/core/skbuff.c) would give that
-    /// room to two of them.
-    pub fn new_member(headroom: usize, room: usize, pages: &TxPages) -> Option<Self> {
-        let size = headroom.checked_add(room)?;
-        let skb = pages.build(size).or_else(|| {
-            let size = i32::try_from(size).ok()? as u32;
-            // SAFETY: The function has no requirements. The size that `__alloc_skb()`
-            // (net/core/skbuff.c) computes from `size` fits a `u32`.
-            NonNull::new(unsafe { bindings::alloc_skb(size, bindings::GFP_ATOMIC) })
-        })?;
-        // SAFETY: The buffer is empty, and has room for `headroom` bytes.
-        unsafe { bindings::skb_reserve(skb.as_ptr(), headroom as i32) };
-        // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.
-        Some(Self { skb, room })
+    /// # Context
+    ///
+    /// Any context but hard interrupts; does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EINVAL` if the buffer has pages already, or if `len` exceeds 64 KiB; `ENOMEM` if
+    /// there is no memory. The buffer can't be completed then.
+    pub fn add_pages(&mut self, len: usize, pages: &TxPages) -> Result {
+        let skb = self.skb.as_ptr();
+        if self.is_paged() {
+            return Err(EINVAL);
+        }
+        self.room = 0;
+        // SAFETY: `self` owns the valid buffer, whose pages come from `TxPages`.
+        unsafe { bindings::skb_mark_for_recycle(skb) };
+        for index in 0..MAX_PAGES {
+            let part = len.wrapping_sub(self.unwritten).min(pages::LEN);
+            if part == 0 {
+                break;
+            }
+            let page = pages.take().ok_or(ENOMEM)?.as_ptr();
+            let (index, part_len, size) = (index as c_int, part as c_int, pages::LEN as u32);
+            // SAFETY: `self` owns the valid buffer, which has `index` fragments and gets the
+            // reference to the page. A page has `LEN` bytes, which is not less than `part`.
+            unsafe { bindings::skb_add_rx_frag(skb, index, page, 0, part_len, size) };
+            // INVARIANT: The new fragment has a page of its own, and is not written. It fills the
+            // page, unless it is the last one.
+            self.unwritten = self.unwritten.wrapping_add(part);
+        }
+        if self.unwritten != len {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the buffer has pages.
+    fn is_paged(&self) -> bool {
+        // SAFETY: The buffer is valid by the type invariant.
+        unsafe { (*self.skb.as_ptr()).data_len != 0 }
     }
 
     /// Copies the data so far into another buffer with as much room before and behind the data.
@@ -91,6 +127,10 @@ impl TxSkb {
     ///
     /// Returns `ENOSPC` if there is no room.
     pub fn put(&mut self, bytes: &[u8]) -> Result {
+        if self.is_paged() {
+            // SAFETY: The slice is valid for reads.
+            return unsafe { self.put_paged(bytes.as_ptr(), bytes.len()) };
+        }
         let to = self.extend(bytes.len())?;
         // SAFETY: `extend` made room for `bytes.len()` bytes at `to`, which no other code uses.
         unsafe {
@@ -110,9 +150,52 @@ impl TxSkb {
     ///
     /// Returns `ENOSPC` if there is no room.
     pub fn put_span(&mut self, span: &Span<'_>) -> Result {
+        if self.is_paged() {
+            // SAFETY: A piece is valid for reads of its length.
+            return span.for_each_piece(|from, len| unsafe { self.put_paged(from.as_ptr(), len) });
+        }
         let to = self.extend(span.len())?;
         // SAFETY: `extend` made room for `span.len()` bytes at `to`, which no other code uses.
         unsafe { copy_span(to, span) };
+        Ok(())
+    }
+
+    /// Appends a copy of `len` bytes to the page fragments.
+    ///
+    /// # Errors
+    ///
+    /// Returns `ENOSPC` if there is no room.
+    ///
+    /// # Safety
+    ///
+    /// `from` must be valid for reads of `len` bytes, which a process may write concurrently.
+    unsafe fn put_paged(&mut self, from: *const u8, len: usize) -> Result {
+        let left = self.unwritten.checked_sub(len).ok_or(ENOSPC)?;
+        let skb = self.skb.as_ptr();
+        // SAFETY: The buffer is valid by the type invariant, so it has a shared info.
+        let (paged, shared) = unsafe { ((*skb).data_len as usize, bindings::skb_shinfo(skb)) };
+        let mut at = paged.wrapping_sub(self.unwritten);
+        let mut done = 0usize;
+        while done < len {
+            let within = at & pages::LEN.wrapping_sub(1);
+            let count = pages::LEN.wrapping_sub(within).min(len.wrapping_sub(done));
+            // SAFETY: By the type invariant the fragments fill their pages, so `at` lies in this
+            // one, which is initialised.
+            let page = unsafe {
+                let fragment = (&raw mut (*shared).frags)
+                    .cast::<bindings::skb_frag_t>()
+                    .add(at.wrapping_div(pages::LEN));
+                bindings::skb_frag_address_safe(fragment)
+            };
+            let page = NonNull::new(page.cast::<u8>()).ok_or(ENOSPC)?;
+            // SAFETY: The caller guarantees that the bytes at `from` are valid (see `# Safety`).
+            // The page has `count` bytes from `within` on, and no other code uses them by the type
+            // invariant.
+            unsafe { copy_bytes(page.as_ptr().add(within), from.add(done), count) };
+            (at, done) = (at.wrapping_add(count), done.wrapping_add(count));
+        }
+        // INVARIANT: The next `len` bytes were written.
+        self.unwritten = left;
         Ok(())
     }
 
@@ -121,8 +204,11 @@ impl TxSkb {
     /// # Errors
     ///
     /// Returns `ENOSPC` if there is no headroom; `EINVAL` if the IP header has options, or another
-    /// version than its type.
+    /// version than its type, or if not all bytes in pages were written.
     pub fn into_packet(mut self, ip: IpHeader<'_>, udp: &[u8; UDP_LEN]) -> Result<TxPacket> {
+        if self.unwritten != 0 {
+            return Err(EINVAL);
+        }
         self.push(udp)?;
         // SAFETY: The buffer is valid by the type invariant.
         unsafe { bindings::skb_reset_transport_header(self.skb.as_ptr()) };
@@ -145,8 +231,15 @@ impl TxSkb {
     }
 
     /// Completes the frame, which consists of the data.
-    pub fn into_frame(self) -> TxFrame {
-        TxFrame::new(self.into_written())
+    ///
+    /// # Errors
+    ///
+    /// Returns `EINVAL` if not all bytes in pages were written.
+    pub fn into_frame(self) -> Result<TxFrame> {
+        if self.unwritten != 0 {
+            return Err(EINVAL);
+        }
+        Ok(TxFrame::new(self.into_written()))
     }
 
     /// Sets the priority (`sk_buff.priority`), which queueing disciplines and VLANs use. It is zero
@@ -156,7 +249,23 @@ impl TxSkb {
         unsafe { bindings::skb_set_priority(self.skb.as_ptr(), priority) };
     }
 
-    /// Returns the data so far.
+    /// Returns the number of bytes so far.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        // SAFETY: The buffer is valid by the type invariant.
+        let total = unsafe { (*self.skb.as_ptr()).len } as usize;
+        total.wrapping_sub(self.unwritten)
+    }
+
+    /// Continues a CRC-32 over the bytes so far from `offset` on. Neither `register` nor the result
+    /// is inverted. Returns `None` if there are fewer bytes.
+    pub fn crc32(&self, register: u32, offset: usize) -> Option<u32> {
+        let len = self.len().checked_sub(offset)?;
+        // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
+        unsafe { crc32(self.skb, register, offset, len) }
+    }
+
+    /// Returns the linear data so far.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: The buffer is valid by the type invariant. Changes of its data take `&mut self`.
         unsafe { linear(self.skb) }
@@ -164,8 +273,9 @@ impl TxSkb {
 
     /// Gives up the buffer.
     fn into_written(self) -> Written {
-        // SAFETY: By the type invariant the buffer is valid and linear, and has no clone. `put`,
-        // `put_span` and `push` have written all bytes that they added.
+        // SAFETY: By the type invariant the buffer is valid, and has no clone and no `frag_list`.
+        // `put`, `put_span` and `push` have written all bytes that they added. `into_packet`
+        // and `into_frame` have checked that all bytes in pages were written.
         unsafe { Written::new(ManuallyDrop::new(self).skb) }
     }
 

@@ -386,14 +386,22 @@ pub(crate) struct Links {
     shares_xrcds: bool,
 }
 
+/// Properties of all links, which module parameters set.
+pub(crate) struct Options {
+    /// Whether processes may share XRC domains and QPs of the devices.
+    pub(crate) shares_xrcds: bool,
+    /// Whether the ICRC of a burst covers the payload.
+    pub(crate) burst_icrcs: bool,
+}
+
 impl Links {
-    fn new(workqueues: Arc<Workqueues>, shares_xrcds: bool) -> Result<Arc<Self>> {
+    fn new(workqueues: Arc<Workqueues>, options: &Options) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
-                contexts <- NetContexts::new(),
+                contexts <- NetContexts::new(options.burst_icrcs),
                 workqueues,
-                shares_xrcds,
+                shares_xrcds: options.shares_xrcds,
             }),
             GFP_KERNEL,
         )
@@ -597,7 +605,6 @@ pub(crate) struct Service {
 
 impl Service {
     /// Registers the link type, so that users can create devices. All devices use `workqueues`.
-    /// Processes may share XRC domains and QPs of these devices if `shares_xrcds` is set.
     ///
     /// # Errors
     ///
@@ -605,9 +612,9 @@ impl Service {
     pub(crate) fn start(
         link_type: &'static CStr,
         workqueues: Arc<Workqueues>,
-        shares_xrcds: bool,
+        options: Options,
     ) -> Result<Self> {
-        let links = Links::new(workqueues, shares_xrcds)?;
+        let links = Links::new(workqueues, &options)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

@@ -68,8 +68,10 @@ pub(crate) struct NetContext {
     /// Tx limits (limits of packets in flight) of all QPs of the module, including those of this
     /// namespace.
     pub(crate) tx_limits: Arc<TxLimits>,
-    /// Memory of the packets of bursts of all QPs of the module.
+    /// Memory of the payload of the bursts of all QPs of the module.
     pub(crate) tx_pages: Arc<TxPages>,
+    /// Whether the ICRC of a burst covers the payload.
+    pub(crate) burst_icrcs: bool,
     /// Sockets of the UDP port, open while the namespace has devices.
     #[pin]
     sockets: Mutex<Option<Sockets>>,
@@ -82,8 +84,8 @@ struct Sockets {
 }
 
 impl Receiver for NetContext {
-    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb, rest: Option<KVec<RxSkb>>) {
-        rx::receive(&this, skb, rest);
+    fn receive(this: ArcBorrow<'_, Self>, skb: RxSkb) {
+        rx::receive(&this, skb);
     }
 
     fn refuse(this: ArcBorrow<'_, Self>, why: Discard) {
@@ -93,8 +95,8 @@ impl Receiver for NetContext {
 
 impl NetContext {
     /// Opens the UDP port in the namespace `net`.
-    fn open(net: &Net, tx_limits: Arc<TxLimits>, tx_pages: Arc<TxPages>) -> Result<Arc<Self>> {
-        tx_limits.complete()?;
+    fn open(net: &Net, all: &NetContexts) -> Result<Arc<Self>> {
+        all.tx_limits.complete()?;
         let readers = Arc::new(ReadSections::new()?, GFP_KERNEL)?;
         let context = Arc::pin_init(
             try_pin_init!(Self {
@@ -108,8 +110,9 @@ impl NetContext {
                 backlog: Backlog::new()?,
                 drops: Drops::new(),
                 cm_budget <- CmBudget::new()?,
-                tx_limits,
-                tx_pages,
+                tx_limits: all.tx_limits.clone(),
+                tx_pages: all.tx_pages.clone(),
+                burst_icrcs: all.burst_icrcs,
                 sockets <- new_mutex!(None, "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -213,6 +216,7 @@ pub(crate) struct NetContexts {
     entries: Mutex<KVec<Entry>>,
     tx_limits: Arc<TxLimits>,
     tx_pages: Arc<TxPages>,
+    burst_icrcs: bool,
 }
 
 /// A namespace with devices.
@@ -223,16 +227,18 @@ struct Entry {
 }
 
 impl NetContexts {
-    /// Initialises the list, without namespaces.
+    /// Initialises the list, without namespaces. The ICRC of a burst covers the payload if
+    /// `burst_icrcs` is set.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
+    pub(crate) fn new(burst_icrcs: bool) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             entries <- new_mutex!(KVec::new(), "rrxe_contexts"),
             tx_limits: TxLimits::new()?,
             tx_pages: TxPages::new()?,
+            burst_icrcs,
         })
     }
 
@@ -260,7 +266,7 @@ impl NetContexts {
             return Ok(entry.context.clone());
         }
         entries.reserve(1, GFP_KERNEL)?;
-        let context = NetContext::open(net, self.tx_limits.clone(), self.tx_pages.clone())?;
+        let context = NetContext::open(net, self)?;
         let entry = Entry {
             context: context.clone(),
             devices: 1,

@@ -10,7 +10,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 use rdma::{
-    net::skb::{Discard, Endpoints, Ingress, IpHeader, RxSkb},
+    net::skb::{Contents, Discard, Endpoints, Ingress, IpHeader, RxSkb},
     support::crc32::crc32_le,
     verbs::mr::{Span, SpanError},
 };
@@ -36,23 +36,19 @@ use crate::{
 };
 
 /// A packet with decoded headers, or a train: one of a QP of this device (`net/train.rs`), or a
-/// burst, whose packets arrived together.
+/// burst (`qp/burst.rs`).
 pub(crate) struct RxPacket {
-    /// The socket buffer, that of the first packet of a burst.
+    /// The socket buffer.
     pub(crate) skb: RxSkb,
-    /// The buffers of the other packets of a burst. `None` if this is no burst.
-    rest: Option<KVec<RxSkb>>,
     /// The decoded headers.
     pub(crate) packet: Packet,
     /// Number of packets. More than one only if this is a train.
     pub(crate) count: u32,
     /// Path MTU of the sender of a train.
     mtu: Mtu,
-    /// Offset of the payload from the BTH, in bytes. If the buffer holds a train, offset of the
-    /// payload's description.
+    /// Offset of the payload from the BTH, in bytes. If the buffer holds a description of the
+    /// payload, offset of the description.
     payload_offset: usize,
-    /// Offsets of the payload in the further buffers of a burst.
-    rest_offsets: RestOffsets,
     /// Number of bytes of a train's payload before the payload of `packet`.
     skipped: u32,
     /// Sender of a train, if it still exists.
@@ -78,18 +74,16 @@ impl RxPacket {
                 let packet = Self {
                     endpoints: skb.endpoints(),
                     skb,
-                    rest: None,
                     packet: decoded.packet,
                     count: 1,
                     mtu: Mtu::Bytes4096,
                     payload_offset: decoded.payload_offset,
-                    rest_offsets: RestOffsets::default(),
                     skipped: 0,
                     sender: None,
                 };
-                match packet.skb.train() {
-                    Some(received) => packet.into_train(received, drops),
-                    None => Some(packet),
+                match packet.skb.contents() {
+                    Contents::Packet => Some(packet),
+                    _ => packet.into_train(drops),
                 }
             }
             Err(reason) => {
@@ -99,46 +93,12 @@ impl RxPacket {
         }
     }
 
-    /// Decodes the headers of a burst. The caller checks the ICRCs.
-    ///
-    /// # Errors
-    ///
-    /// The buffers, if the packets aren't a train.
-    #[inline(never)]
-    fn decode_burst(mut skb: RxSkb, mut rest: KVec<RxSkb>) -> Result<Self, (RxSkb, KVec<RxSkb>)> {
-        let Some((train, payload_offset, rest_offsets)) = join(&mut skb, &mut rest) else {
-            return Err((skb, rest));
-        };
-        Ok(Self {
-            endpoints: skb.endpoints(),
-            skb,
-            rest: Some(rest),
-            packet: train.packet,
-            count: train.count,
-            mtu: train.mtu,
-            payload_offset,
-            rest_offsets,
-            skipped: 0,
-            sender: None,
-        })
-    }
-
-    /// Turns the packet into the train that its buffer holds, without the first `received` packets.
-    /// Frees the buffer if none is left.
-    #[cold]
-    fn into_train(mut self, received: u32, drops: &Drops) -> Option<Self> {
-        let payload = self.train_payload();
-        let rest = payload.and_then(|payload| {
-            self.packet.payload_len = payload.length;
-            let train = Train {
-                packet: self.packet,
-                count: payload.count,
-                mtu: payload.mtu,
-            };
-            train.skip(received)
-        });
-        let Some((rest, skipped)) = rest else {
-            drops.discard(self.skb, Discard::Malformed(DropReason::TooShort));
+    /// Turns the packet into the train that its buffer holds, without the packets that were
+    /// received before. Frees the buffer if none is left.
+    fn into_train(mut self, drops: &Drops) -> Option<Self> {
+        let train = self.described_train();
+        let Some((rest, skipped)) = train.and_then(|train| train.skip(self.skb.received())) else {
+            drops.discard(self.skb, Discard::Malformed(DropReason::WrongLength));
             return None;
         };
         (self.packet, self.count, self.skipped) = (rest.packet, rest.count, skipped);
@@ -146,9 +106,26 @@ impl RxPacket {
         Some(self)
     }
 
-    /// Returns the description of the payload, if the buffer holds a train.
+    /// Returns the train that the buffer holds, with the packets that were received before.
+    fn described_train(&self) -> Option<Train> {
+        match self.skb.contents() {
+            Contents::Packet => None,
+            Contents::Train => {
+                let payload = self.train_payload()?;
+                let mut packet = self.packet;
+                packet.payload_len = payload.length;
+                Some(Train {
+                    packet,
+                    count: payload.count,
+                    mtu: payload.mtu,
+                })
+            }
+            Contents::Burst(count) => Train::of(self.packet, count.into()),
+        }
+    }
+
+    /// Returns the description of the payload. The buffer must hold one.
     pub(crate) fn train_payload(&self) -> Option<train::Payload> {
-        self.skb.train()?;
         train::Payload::decode(self.skb.linear().get(self.payload_offset..)?)
     }
 
@@ -172,33 +149,21 @@ impl RxPacket {
         let (packet, offset) = train.packet(index);
         (self.packet, self.count) = (packet, 1);
         self.skipped = first.skipped.saturating_add(offset);
-        self.skb.set_train(first.received.saturating_add(index));
+        self.skb.set_received(first.received.saturating_add(index));
     }
 
     /// Returns how much of the train in the buffer was received before.
     pub(crate) fn selection(&self) -> Selection {
         Selection {
-            received: self.skb.train().unwrap_or(0),
+            received: self.skb.received(),
             skipped: self.skipped,
         }
     }
 
-    /// Returns whether this is a burst.
-    pub(crate) fn is_burst(&self) -> bool {
-        self.rest.is_some()
-    }
-
-    /// Returns the socket buffers in the order of their packets, without the decoded headers.
-    pub(crate) fn into_skbs(self) -> impl Iterator<Item = RxSkb> {
-        Iterator::chain([self.skb].into_iter(), self.rest.unwrap_or_default())
-    }
-
-    /// Passes the socket buffers to `take`, the last one first.
-    pub(crate) fn take_skbs_backwards(mut self, take: impl Fn(RxSkb)) {
-        while let Some(skb) = self.rest.as_mut().and_then(KVec::pop) {
-            take(skb);
-        }
-        take(self.skb);
+    /// Returns whether this is a train or a burst.
+    #[inline]
+    pub(crate) fn is_train(&self) -> bool {
+        self.skb.contents() != Contents::Packet
     }
 
     /// Copies payload from `offset` on until `span` is full. `mrs` are the memory regions of the
@@ -217,52 +182,12 @@ impl RxPacket {
         let start = self
             .locate(offset, span.len())
             .map_err(|_| AccessFault::Denied)?;
-        match self.skb.train() {
-            None if self.is_burst() => self
-                .copy_burst(offset, span)
-                .map_err(|_| AccessFault::Denied),
-            None => self
-                .skb
-                .copy_to_span(start, span)
-                .map_err(|_| AccessFault::Denied),
-            Some(_) => self.copy_train(offset, span, mrs),
+        if self.skb.contents() == Contents::Train {
+            return self.copy_train(offset, span, mrs);
         }
-    }
-
-    /// Works as [`Self::copy_payload`] for a burst.
-    #[inline(never)]
-    fn copy_burst(&self, offset: u32, span: &Span<'_>) -> Result<(), SpanError> {
-        let mtu = self.mtu.bytes() as usize;
-        let total = self.packet.payload_len as usize;
-        let (mut from, mut done) = (offset as usize, 0usize);
-        while done < span.len() {
-            // All packets but the last one are full.
-            let index = from.wrapping_shr(mtu.trailing_zeros());
-            let start = index.wrapping_mul(mtu);
-            let within = from.wrapping_sub(start);
-            let left = total.saturating_sub(from).min(mtu.saturating_sub(within));
-            let count = left.min(span.len().wrapping_sub(done));
-            let (skb, at) = self.member(index).ok_or(SpanError::Range)?;
-            if count == 0 {
-                return Err(SpanError::Range);
-            }
-            skb.copy_to_span(at.saturating_add(within), &span.part(done, count)?)?;
-            (from, done) = (from.saturating_add(count), done.saturating_add(count));
-        }
-        Ok(())
-    }
-
-    /// Returns buffer `index` of a burst, and the offset of the payload in it.
-    fn member(&self, index: usize) -> Option<(&RxSkb, usize)> {
-        let Some(behind) = index.checked_sub(1) else {
-            return Some((&self.skb, self.payload_offset));
-        };
-        let rest = self.rest.as_ref()?;
-        let at = match index == rest.len() {
-            true => self.rest_offsets.last,
-            false => self.rest_offsets.between,
-        };
-        Some((rest.get(behind)?, at))
+        self.skb
+            .copy_to_span(start, span)
+            .map_err(|_| AccessFault::Denied)
     }
 
     /// Works as [`Self::copy_payload`] for a train.
@@ -283,10 +208,6 @@ impl RxPacket {
     /// [`SpanError::Range`] if there is less payload.
     pub(crate) fn read_payload(&self, offset: u32, to: &mut [u8]) -> Result<(), SpanError> {
         let start = self.locate(offset, to.len())?;
-        // The payloads that the caller reads by this function have one packet each.
-        if self.is_burst() {
-            return Err(SpanError::Range);
-        }
         self.skb
             .copy_to_slice(start, to)
             .map_err(|_| SpanError::Range)
@@ -308,87 +229,94 @@ impl RxPacket {
         if end > self.packet.payload_len as usize {
             return Err(SpanError::Range);
         }
+        let offset = self.skipped.saturating_add(offset);
         Ok(self.payload_offset.saturating_add(offset as usize))
     }
 
-    /// Checks the ICRC, unless [`RxSkb::is_trusted`] says that it needs no check.
+    /// Checks the ICRC, unless [`RxSkb::is_trusted`] says that it needs no check. The ICRC of a
+    /// burst covers the payload if `burst_icrcs` is set.
     ///
     /// # Errors
     ///
-    /// [`Discard::Checksum`] if the ICRC is wrong.
-    fn verify(&mut self) -> Result<(), Discard> {
-        verify(&mut self.skb)?;
-        match &mut self.rest {
-            Some(rest) => rest.iter_mut().try_for_each(verify),
-            None => Ok(()),
+    /// [`Discard::Checksum`] if the ICRC is wrong, or if the network stack has moved a part of the
+    /// payload of a burst.
+    #[inline(never)]
+    fn verify(&mut self, burst_icrcs: bool) -> Result<(), Discard> {
+        if self.skb.is_trusted() {
+            return Ok(());
         }
+        let is_right = match self.skb.contents() {
+            Contents::Burst(count) => self.burst_is_right(count, burst_icrcs),
+            _ => icrc_is_right(&self.skb),
+        };
+        is_right.ok_or(Discard::Checksum)?;
+        self.skb.trust();
+        Ok(())
     }
-}
 
-/// Works as [`RxPacket::verify`] for one buffer.
-#[inline(never)]
-fn verify(skb: &mut RxSkb) -> Result<(), Discard> {
-    if !skb.is_trusted() {
-        icrc_is_right(skb).ok_or(Discard::Checksum)?;
-        skb.trust();
-    }
-    Ok(())
-}
-
-/// Offsets of the payload from the BTH, in bytes, in the buffers behind the first one of a burst.
-#[derive(Clone, Copy, Default)]
-struct RestOffsets {
-    /// Offset in all these buffers but the last one.
-    between: usize,
-    /// Offset in the last buffer.
-    last: usize,
-}
-
-/// Returns the train that the packets of a burst are, and the offsets of the payload in the first
-/// and in the further buffers. Returns `None` if the packets aren't a train.
-fn join(first: &mut RxSkb, rest: &mut KVec<RxSkb>) -> Option<(Train, usize, RestOffsets)> {
-    let count = u32::try_from(rest.len()).ok()?.checked_add(1)?;
-    let start = decode(first).ok()?;
-    let (last, between) = rest.split_last_mut()?;
-    let end = decode(last).ok()?;
-    let train = Train::join(&start.packet, &end.packet, count)?;
-    let mut offsets = RestOffsets {
-        between: 0,
-        last: end.payload_offset,
-    };
-    for (skb, expected) in between.iter_mut().zip(train.headers().skip(1)) {
-        let header = &*expected.header;
-        let length = header
-            .len()
-            .saturating_add(expected.length as usize)
-            .saturating_add(ICRC_LEN);
-        if skb.len() != length || skb.header(header.len())? != header {
+    /// Returns `Some` if a burst has the right ICRC, and its linear data are its headers. The
+    /// network stack writes to linear data only, and moves other data there before
+    /// (`skb_ensure_writable()`, net/core/skbuff.c). So nobody has written to the payload.
+    #[inline(never)]
+    fn burst_is_right(&self, count: u16, burst_icrcs: bool) -> Option<()> {
+        let (linear, covered) = (self.skb.linear(), self.skb.len().checked_sub(ICRC_LEN)?);
+        if linear.len() != self.payload_offset {
             return None;
         }
-        offsets.between = header.len();
+        let headers = start_icrc(&self.skb, linear)?;
+        let payload = covered.checked_sub(linear.len())?;
+        let icrc = burst_icrc(headers, count, burst_icrcs, |register| {
+            self.skb.crc32(register, linear.len(), payload)
+        })?;
+        let mut found = [0; ICRC_LEN];
+        self.skb.copy_to_slice(covered, &mut found).ok()?;
+        (icrc == found).then_some(())
     }
-    Some((train, start.payload_offset, offsets))
 }
 
-/// Decodes the headers of one buffer.
+/// Returns the ICRC of a burst of `count` packets. `headers` is the ICRC of its headers, and
+/// `add_payload` continues a CRC over its payload, which is covered if `covers_payload` is set.
+pub(super) fn burst_icrc(
+    mut headers: Icrc,
+    count: u16,
+    covers_payload: bool,
+    add_payload: impl FnOnce(u32) -> Option<u32>,
+) -> Option<[u8; ICRC_LEN]> {
+    headers.update(crc32_le, &count.to_be_bytes());
+    if covers_payload {
+        headers = Icrc::resume(add_payload(headers.register())?);
+    }
+    Some(headers.finish())
+}
+
+/// Decodes the headers of a buffer.
 #[inline]
 fn decode(skb: &mut RxSkb) -> Result<wire::Decoded, DropReason> {
     let length = skb.len();
+    if let Contents::Burst(_) = skb.contents() {
+        // The headers are linear, and nothing else may be (`burst_is_right`).
+        return wire::decode_train(skb.linear(), length);
+    }
     let header = skb.header(MAX_HEADER).ok_or(DropReason::TooShort)?;
     wire::decode(header, length)
+}
+
+/// Starts the ICRC of a packet whose bytes begin with `bytes`.
+#[inline]
+fn start_icrc(skb: &RxSkb, bytes: &[u8]) -> Option<Icrc> {
+    let (bth, next) = bytes.split_first_chunk::<BTH_LEN>()?;
+    Some(match skb.ip_header() {
+        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), bth, next),
+        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), bth, next),
+    })
 }
 
 /// Returns `Some` if the last four bytes are the ICRC of the headers and of all bytes before.
 fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     let covered = skb.len().checked_sub(ICRC_LEN)?;
     let linear = skb.linear();
-    let bth: &[u8; BTH_LEN] = linear.first_chunk()?;
-    let next = linear.get(BTH_LEN..covered.min(linear.len()))?;
-    let start = match skb.ip_header() {
-        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), bth, next),
-        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), bth, next),
-    };
-    let done = BTH_LEN.saturating_add(next.len());
+    let done = covered.min(linear.len());
+    let start = start_icrc(skb, linear.get(..done)?)?;
     let register = skb.crc32(start.register(), done, covered.checked_sub(done)?)?;
     let icrc = match linear.get(covered..).and_then(|tail| tail.first_chunk()) {
         Some(icrc) => *icrc,
@@ -401,39 +329,16 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     (Icrc::resume(register).finish() == icrc).then_some(())
 }
 
-/// Receives a packet, or a burst whose packets after the first are `rest`, from the network.
-/// Softirq, under RCU.
-pub(crate) fn receive(context: &NetContext, skb: RxSkb, rest: Option<KVec<RxSkb>>) {
+/// Receives a packet or a burst from the network. Softirq, under RCU.
+pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
+    if skb.is_from_this_host() {
+        return context.drops.discard(skb, Discard::Looped);
+    }
     // The packet is moved as little as possible: the stack frames of the functions that are called
     // take room from the network stack, which sends the QP's packets.
-    let mut packet = decode_received(context, skb, rest);
+    let mut packet = RxPacket::decode(skb, &context.drops);
     if let Some(qp) = accept(context, &mut packet) {
         Qp::receive(qp.as_arc_borrow(), &mut packet);
-    }
-}
-
-/// Decodes the headers of a packet or a burst. The packets of a burst that is no train are handled
-/// one by one.
-#[inline(never)]
-fn decode_received(
-    context: &NetContext,
-    skb: RxSkb,
-    rest: Option<KVec<RxSkb>>,
-) -> Option<RxPacket> {
-    if skb.is_from_this_host() {
-        let skbs = Iterator::chain([skb].into_iter(), rest.unwrap_or_default());
-        skbs.for_each(|skb| context.drops.discard(skb, Discard::Looped));
-        return None;
-    }
-    let Some(rest) = rest else {
-        return RxPacket::decode(skb, &context.drops);
-    };
-    match RxPacket::decode_burst(skb, rest) {
-        Ok(packet) => Some(packet),
-        Err((skb, rest)) => {
-            deliver_singly(context, Iterator::chain([skb].into_iter(), rest));
-            None
-        }
     }
 }
 
@@ -453,24 +358,6 @@ fn accept(context: &NetContext, slot: &mut Option<RxPacket>) -> Option<Arc<Qp>> 
         .ok()
 }
 
-/// Puts the packets of a burst into the inbox of their QP one by one, if it accepts them. Runs no
-/// QP, because the caller's stack frames have no room for that.
-#[cold]
-#[inline(never)]
-fn deliver_singly(context: &NetContext, skbs: impl Iterator<Item = RxSkb>) {
-    for skb in skbs {
-        let Some(mut packet) = RxPacket::decode(skb, &context.drops) else {
-            continue;
-        };
-        match find(context, &mut packet) {
-            Ok(qp) => packet
-                .into_skbs()
-                .for_each(|skb| Qp::receive_later(qp.as_arc_borrow(), skb)),
-            Err(refusal) => refuse(context, Some(packet), refusal),
-        }
-    }
-}
-
 /// Returns the QP that a packet or a burst is for, if that QP accepts it.
 fn find(context: &NetContext, packet: &mut RxPacket) -> Result<Arc<Qp>, Refusal> {
     let (qpn, to) = (packet.packet.bth.dest, packet.endpoints.destination);
@@ -478,26 +365,23 @@ fn find(context: &NetContext, packet: &mut RxPacket) -> Result<Arc<Qp>, Refusal>
     // The table's read section (`read_section.rs`), which is not RCU's, ends before the QP runs.
     // Each run is a read section of its own. So a writer that removes an object from a table waits
     // for one run at most.
-    let found = context.with_qp(qpn, to, ingress, |qp| admit(qp, ingress, packet));
+    let found = context.with_qp(qpn, to, ingress, |qp| {
+        admit(qp, ingress, packet, context.burst_icrcs)
+    });
     found.unwrap_or(Err(Refusal::Discard(Discard::NoQueuePair)))
 }
 
-/// Frees the buffers of a packet that no QP accepts. One packet of a burst may be corrupted: the
-/// packets are handled one by one then.
+/// Frees the buffer of a packet that no QP accepts.
 #[cold]
 #[inline(never)]
 fn refuse(context: &NetContext, packet: Option<RxPacket>, refusal: Refusal) {
-    let Some(packet) = packet else {
+    let Some(RxPacket { skb, .. }) = packet else {
         return;
     };
-    let is_corrupted = matches!(refusal, Refusal::Discard(Discard::Checksum));
-    if is_corrupted && packet.is_burst() {
-        return deliver_singly(context, packet.into_skbs());
-    }
-    packet.into_skbs().for_each(|skb| match refusal {
+    match refusal {
         Refusal::Counted => skb.discard(Discard::NoQueuePair),
         Refusal::Discard(why) => context.drops.discard(skb, why),
-    });
+    }
 }
 
 /// Reason why a QP doesn't accept a packet.
@@ -514,11 +398,12 @@ fn admit(
     qp: ArcBorrow<'_, Qp>,
     ingress: Ingress,
     packet: &mut RxPacket,
+    burst_icrcs: bool,
 ) -> Result<Arc<Qp>, Refusal> {
     if !qp.admit(&packet.packet, &packet.endpoints, ingress, None) {
         return Err(Refusal::Counted);
     }
-    packet.verify().map_err(Refusal::Discard)?;
+    packet.verify(burst_icrcs).map_err(Refusal::Discard)?;
     Ok(qp.into())
 }
 
@@ -535,7 +420,7 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
         context.drops.discard(packet.skb, Discard::NoQueuePair);
         return None;
     };
-    if let Err(why) = packet.verify() {
+    if let Err(why) = packet.verify(context.burst_icrcs) {
         context.drops.discard(packet.skb, why);
         return None;
     }

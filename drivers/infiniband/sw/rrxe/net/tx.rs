@@ -6,14 +6,14 @@ use kernel::prelude::*;
 use rdma::{
     net::{
         route::Route,
-        skb::{self, Endpoints, RxSkb, TxPacket, TxPages, TxSkb},
+        skb::{self, Endpoints, RxSkb, TxBurst, TxPacket, TxPages, TxSkb},
     },
     support::crc32::crc32_le,
     verbs::mr::Span,
 };
 use roce::{
     ids::Qpn,
-    train::Encoded,
+    mtu::Mtu,
     wire::{
         self,
         icrc::{self, IPV6_LEN, UDP_LEN},
@@ -22,7 +22,7 @@ use roce::{
     },
 };
 
-use crate::net::{ip_header::IpHeader, path::Address};
+use crate::net::{ip_header::IpHeader, path::Address, rx::burst_icrc};
 
 /// Maximum number of bytes of pad and ICRC.
 const TRAILER_MAX: usize = 3 + ICRC_LEN;
@@ -63,54 +63,50 @@ impl<'a> PacketBuilder<'a> {
     ///
     /// Bottom halves disabled.
     pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
-        Self::with(
-            address,
-            route,
-            &packet.encode(),
-            packet.payload_len,
-            TxSkb::new,
-        )
+        let header = packet.encode();
+        let room = header.len().saturating_add(packet.payload_len as usize);
+        let room = room.saturating_add(TRAILER_MAX);
+        Self::with(address, route, packet, &header, room)
     }
 
-    /// Begins a packet of a burst, as [`Self::new`] does. All but the first get memory of `pages`.
-    #[inline]
-    pub(crate) fn new_member(
+    /// Begins a burst that `packet` describes, as [`Self::new`] begins a packet. The payload goes
+    /// to memory of `pages`.
+    pub(crate) fn new_burst(
         address: &'a Address,
         route: &'a Route,
-        packet: &Encoded,
-        pages: Option<&TxPages>,
+        packet: &Packet,
+        pages: &TxPages,
     ) -> Option<Self> {
-        let allocate = |headroom, room| match pages {
-            Some(pages) => TxSkb::new_member(headroom, room, pages),
-            None => TxSkb::new(headroom, room),
-        };
-        Self::with(address, route, &packet.header, packet.length, allocate)
+        let header = packet.encode();
+        let mut this = Self::with(address, route, packet, &header, header.len())?;
+        let paged = this.missing.saturating_add(this.pad);
+        let paged = paged.saturating_add(ICRC_LEN);
+        this.skb.add_pages(paged, pages).ok()?;
+        Some(this)
     }
 
-    /// Begins a packet with `payload` bytes of payload, in a buffer that `allocate` allocates with
-    /// the headroom and the room that it gets.
+    /// Begins a packet with `room` linear bytes.
     #[inline]
     fn with(
         address: &'a Address,
         route: &'a Route,
+        packet: &Packet,
         header: &Header,
-        payload: u32,
-        allocate: impl FnOnce(usize, usize) -> Option<TxSkb>,
+        room: usize,
     ) -> Option<Self> {
         let headroom = route
             .link_headroom()?
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
-        let room = header.len().saturating_add(payload as usize);
-        let mut skb = allocate(headroom, room.saturating_add(TRAILER_MAX))?;
+        let mut skb = TxSkb::new(headroom, room)?;
         skb.put(header).ok()?;
         Some(Self {
             address,
             route,
             skb,
             bth: *header.first_chunk()?,
-            missing: payload as usize,
-            pad: wire::pad(payload) as usize,
+            missing: packet.payload_len as usize,
+            pad: wire::pad(packet.payload_len) as usize,
         })
     }
 
@@ -167,6 +163,30 @@ impl<'a> PacketBuilder<'a> {
         self.finish(Self::icrc)
     }
 
+    /// Works as [`Self::into_packet`] for a burst of `count` packets with `mtu` bytes of payload.
+    /// The ICRC covers the payload if `covers_payload` is set.
+    pub(crate) fn into_burst(
+        mut self,
+        count: u16,
+        mtu: Mtu,
+        covers_payload: bool,
+    ) -> Result<TxBurst> {
+        let longest = UDP_LEN
+            .saturating_add(self.skb.bytes().len())
+            .saturating_add(mtu.bytes() as usize)
+            .saturating_add(ICRC_LEN);
+        self.skb.set_priority(self.address.priority);
+        let packet = self.finish(|this, ip, udp| {
+            let headers = this.skb.bytes();
+            burst_icrc(this.start_icrc(ip, udp)?, count, covers_payload, |icrc| {
+                let icrc = this.skb.crc32(icrc, headers.len())?;
+                Some(crc32_le(icrc, [0; 3].get(..this.pad)?))
+            })
+        })?;
+        let longest = u16::try_from(longest).map_err(|_| EINVAL)?;
+        Ok(TxBurst::new(packet, count, longest))
+    }
+
     /// Turns the packet into one that was received from the QP `sender` of this host. The bytes of
     /// its ICRC are zero. Returns `None` if the packet is lost.
     pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
@@ -178,7 +198,7 @@ impl<'a> PacketBuilder<'a> {
     /// buffer.
     pub(crate) fn into_train(self, sender: Qpn) -> Option<RxSkb> {
         let mut skb = self.into_local(sender)?;
-        skb.set_train(0);
+        skb.set_train();
         Some(skb)
     }
 
@@ -191,12 +211,7 @@ impl<'a> PacketBuilder<'a> {
             return Err(ENOMEM);
         }
         let tail = self.pad.saturating_add(ICRC_LEN);
-        let length = self
-            .skb
-            .bytes()
-            .len()
-            .saturating_add(tail)
-            .saturating_add(UDP_LEN);
+        let length = self.skb.len().saturating_add(tail).saturating_add(UDP_LEN);
         let length = u16::try_from(length).map_err(|_| EINVAL)?;
         let udp = self.address.udp_header(length);
         let mut ip = self.address.header.with_length(length);
@@ -218,13 +233,19 @@ impl<'a> PacketBuilder<'a> {
 
     /// Returns the ICRC of the packet, which still lacks its trailer. The ICRC covers the pad.
     fn icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<Icrc> {
-        let next = self.skb.bytes().get(BTH_LEN..)?;
-        let mut icrc = match ip {
-            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth, next),
-            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
-        };
+        let mut icrc = self.start_icrc(ip, udp)?;
         icrc.update(crc32_le, [0; 3].get(..self.pad)?);
         Some(icrc.finish())
+    }
+
+    /// Starts the ICRC of the packet with all linear bytes.
+    #[inline]
+    fn start_icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<icrc::Icrc> {
+        let next = self.skb.bytes().get(BTH_LEN..)?;
+        Some(match ip {
+            IpHeader::V4(ip) => icrc::Icrc::start_v4(crc32_le, ip, udp, &self.bth, next),
+            IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
+        })
     }
 }
 

@@ -51,9 +51,9 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// Puts a packet, or the packets of a burst, back to the front of the inbox.
+    /// Puts a packet, a train or a burst back to the front of the inbox.
     pub(crate) fn put_back(&self, packet: RxPacket) {
-        packet.take_skbs_backwards(|skb| self.inbox.put_back(skb));
+        self.inbox.put_back(packet.skb);
     }
 
     /// Returns whether no packet is left.

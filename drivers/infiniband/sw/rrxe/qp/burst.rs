@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bursts of a QP's packets: trains that pass through the network stack of this host as one buffer
-//! ([`TxBurst`]). All functions run with the turn lock (`qp/turn.rs`) held.
+//! Bursts of a QP's packets: trains that pass through the network stack of this machine as one
+//! buffer ([`TxBurst`](rdma::net::skb::TxBurst)). All functions run with the turn lock
+//! (`qp/turn.rs`) held.
 
-use rdma::{net::skb::TxBurst, trace};
+use rdma::trace;
 use roce::{
     host::Count,
     time::Instant,
@@ -137,7 +138,11 @@ impl Core {
             return None;
         }
         let mtu = self.engine.path_mtu();
-        let train = transmit.train(mtu);
+        let packet = &transmit.packet;
+        let burst = PacketBuilder::new_burst(address, route, packet, &qp.net.tx_pages);
+        let Some(mut burst) = burst else {
+            return Some(self.drop_burst());
+        };
         let mut payload = PayloadReader {
             qp,
             pd: self.pd.id(),
@@ -147,29 +152,17 @@ impl Core {
             peer_region: &mut self.peer_region,
             parked: &mut self.parked,
         };
-        let mut burst: Option<TxBurst> = None;
-        for packet in train.headers() {
-            let pages = burst.as_ref().map(|_| &*qp.net.tx_pages);
-            let frame = PacketBuilder::new_member(address, route, &packet, pages);
-            let Some(mut frame) = frame else {
-                return Some(self.drop_burst());
-            };
-            let source = transmit.source.behind(packet.offset);
-            if payload.append(source, packet.length, &mut frame).is_err() {
-                // The packet is polled again alone, and its error handled then.
-                return None;
-            }
-            let Ok(packet) = frame.into_packet() else {
-                return Some(self.drop_burst());
-            };
-            match &mut burst {
-                None => burst = Some(TxBurst::new(packet)),
-                Some(burst) => burst.push(packet).ok()?,
-            }
-        }
+        // If the memory can't be read, the packets are polled again one by one, and the error of a
+        // packet is handled then.
+        let read = payload.append(transmit.source, packet.payload_len, &mut burst);
+        read.ok()?;
+        let count = u16::try_from(transmit.count).ok()?;
+        let Ok(burst) = burst.into_burst(count, mtu, qp.net.burst_icrcs) else {
+            return Some(self.drop_burst());
+        };
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit, mtu);
         self.counters.add(Counter::SentBursts, 1);
-        Some(Built::Send(Outgoing::Burst(burst?)))
+        Some(Built::Send(Outgoing::Burst(burst)))
     }
 
     /// Counts a burst for which there is no memory.

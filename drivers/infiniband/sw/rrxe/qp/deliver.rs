@@ -70,13 +70,13 @@ impl Qp {
         }
     }
 
-    /// Takes a packet, or the packets of a burst, from its place, and puts it into the inbox. A
-    /// packet for which there is no room is dropped and counted.
+    /// Takes a packet or a burst from its place, and puts it into the inbox. If there is no room,
+    /// it is dropped and counted.
     #[cold]
     #[inline(never)]
     pub(super) fn keep(&self, place: &mut Option<RxPacket>) {
-        for skb in place.take().into_iter().flat_map(RxPacket::into_skbs) {
-            if let Err(skb) = self.inbox.push(skb) {
+        if let Some(packet) = place.take() {
+            if let Err(skb) = self.inbox.push(packet.skb) {
                 self.net.drops.discard(skb, Discard::Overflow);
             }
         }

@@ -299,9 +299,9 @@ impl Core {
         }
     }
 
-    /// Takes in a packet or a train. The run's `budget` has paid for one packet. Returns `false` if
-    /// the budget ends within the train, if the packets of a burst must be taken in one by one, or
-    /// if memory that a packet needs is absent. Then the rest must be taken in again.
+    /// Takes in a packet, a train or a burst. The run's `budget` has paid for one packet. Returns
+    /// `false` if the budget ends within a train, or if memory that a packet needs is absent. Then
+    /// the remaining packets must be taken in again.
     fn take_in(
         &mut self,
         qp: &Qp,
@@ -320,11 +320,8 @@ impl Core {
             qp.trace_drop(packet.packet.bth.psn, reason);
             return true;
         }
-        if packet.skb.train().is_some() {
+        if packet.is_train() {
             return self.take_in_train(qp, now, packet, budget, effects);
-        }
-        if packet.is_burst() {
-            return self.take_in_burst(qp, now, packet, budget, effects);
         }
         self.with_engine(qp, Some(packet), effects, |engine, host| {
             engine.handle_packet(now, &packet.packet, host);

@@ -64,7 +64,7 @@ impl RawFrame {
     fn finish(self) -> Option<TxFrame> {
         match self.incomplete {
             true => None,
-            false => Some(self.skb.into_frame()),
+            false => self.skb.into_frame().ok(),
         }
     }
 }

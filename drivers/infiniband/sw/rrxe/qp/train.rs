@@ -142,8 +142,8 @@ impl Core {
         }
     }
 
-    /// Has the engine take in a train whose sender the peer check has admitted: as one, or else
-    /// packet by packet. The run's `budget` has paid for the first packet. Returns `false` if the
+    /// Has the engine take in a train or a burst whose sender the peer check has admitted: as one,
+    /// or else packet by packet. The run's `budget` has paid for the first packet. Returns `false` if the
     /// budget ends, or if memory that a packet needs is absent. Then that packet and those after it
     /// must be taken in again, and the buffer is marked so.
     #[inline(never)]
@@ -189,31 +189,6 @@ impl Core {
             self.count_received(qp, packet);
         }
         true
-    }
-
-    /// Has the engine take in a burst whose sender the peer check has admitted. The run's `budget`
-    /// has paid for the first packet. Returns `false` if the packets must be taken in one by one.
-    #[inline(never)]
-    pub(super) fn take_in_burst(
-        &mut self,
-        qp: &Qp,
-        now: Instant,
-        packet: &RxPacket,
-        budget: &mut u32,
-        effects: &mut RunEffects,
-    ) -> bool {
-        let train = packet.train();
-        let is_whole = self.with_engine(qp, Some(packet), effects, |engine, host| {
-            engine.handle_train(now, &train, host)
-        });
-        if is_whole {
-            *budget = budget.saturating_sub(train.count.saturating_sub(1));
-            self.count_received(qp, packet);
-        } else {
-            // The attempt may have copied most of the payload.
-            *budget = budget.saturating_sub(copy_cost(&train));
-        }
-        is_whole
     }
 
     /// Counts the packets of a train, or a single packet, that the engine has taken in.
