@@ -34,6 +34,28 @@ pub enum Source {
     },
 }
 
+/// Maximum numbers of packets of a train to send, at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainLimits {
+    /// Limit of a train of requests.
+    pub requests: u32,
+    /// Limit of a train of READ responses.
+    pub responses: u32,
+}
+
+impl TrainLimits {
+    /// Packets are sent one by one.
+    pub const SINGLE: Self = Self::both(1);
+
+    /// Returns the same limit for requests and responses.
+    pub const fn both(limit: u32) -> Self {
+        Self {
+            requests: limit,
+            responses: limit,
+        }
+    }
+}
+
 /// A train of packets to send: one packet, unless the host polls for more
 /// ([`crate::qp::Qp::poll_train`]). The host reads the payload at `source`, appends pad and ICRC to
 /// each packet and sends the packets.

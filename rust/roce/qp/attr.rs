@@ -195,6 +195,14 @@ pub struct Settings {
     pub dest_qpn: Qpn,
 }
 
+impl Settings {
+    /// Returns whether lost requests are sent again: there is a timer and retries.
+    #[inline]
+    pub fn retries_losses(&self) -> bool {
+        self.timeout != 0 && self.retry_cnt != 0
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

@@ -27,7 +27,7 @@ use crate::requester::{Progress, Requester};
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::train::Train;
-use crate::transmit::{Source, Transmit};
+use crate::transmit::{Source, TrainLimits, Transmit};
 use crate::wc::WcStatus;
 use crate::wire::packet::{Body, Packet, Service};
 
@@ -281,18 +281,19 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// requests of each queue without a packet. If that limit is the only reason for a `None`,
     /// [`Self::poll_timeout`] is due at once.
     pub fn poll_transmit<H: Host>(&mut self, now: Instant, host: &mut H) -> Option<Transmit> {
-        self.poll_train(now, 1, host)
+        self.poll_train(now, TrainLimits::SINGLE, host)
     }
 
-    /// Works as [`Self::poll_transmit`], but returns a train of up to `limit` packets. The packets
-    /// are those that as many calls with a limit of 1 return. In ERR no train is longer than 1.
+    /// Works as [`Self::poll_transmit`], but returns a train of up to as many packets as `limits`
+    /// says. The packets are those that as many calls of [`Self::poll_transmit`] return. In ERR no
+    /// train is longer than 1.
     pub fn poll_train<H: Host>(
         &mut self,
         now: Instant,
-        limit: u32,
+        limits: TrainLimits,
         host: &mut H,
     ) -> Option<Transmit> {
-        let transmit = self.poll_next(now, limit, host);
+        let transmit = self.poll_next(now, limits, host);
         if transmit.is_none() {
             self.begin_run();
         }
@@ -300,11 +301,16 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Polls the sides, or flushes, as the state requires.
-    fn poll_next<H: Host>(&mut self, now: Instant, limit: u32, host: &mut H) -> Option<Transmit> {
+    fn poll_next<H: Host>(
+        &mut self,
+        now: Instant,
+        limits: TrainLimits,
+        host: &mut H,
+    ) -> Option<Transmit> {
         self.backlog = false;
         let may_send = self.pause.is_over(now);
         if self.state.sends() && may_send {
-            let transmit = self.poll_sides(now, limit, host);
+            let transmit = self.poll_sides(now, limits, host);
             if transmit.is_some() {
                 return transmit;
             }
@@ -322,7 +328,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
         // The host must read the memory of each now, because the owner will use it for something
         // else.
-        let limit = if self.flushes() { 1 } else { limit };
+        let limit = if self.flushes() { 1 } else { limits.responses };
         self.responder.poll_transmit(limit, &self.context, host)
     }
 
@@ -361,12 +367,17 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.context.settings.path_mtu
     }
 
-    /// Returns whether the QP sends lost requests again: it has a timer and retries. A QP that
-    /// sends no requests yet, in RTR, counts as one that does.
+    /// Returns whether the QP sends lost requests again: it has a timer and retries.
     #[inline]
     pub fn retries_losses(&self) -> bool {
-        let settings = &self.context.settings;
-        self.state() == QpState::Rtr || (settings.timeout != 0 && settings.retry_cnt != 0)
+        self.context.settings.retries_losses()
+    }
+
+    /// Returns whether the peer repeats a READ whose responses are lost, as its last READ request
+    /// says ([`Bth::repeats_reads`](crate::wire::packet::Bth)).
+    #[inline]
+    pub fn peer_repeats_reads(&self) -> bool {
+        self.responder.peer_repeats_reads()
     }
 
     /// Returns whether the peer has acknowledged all requests before the PSN `past`.
@@ -532,7 +543,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Polls both sides, beginning with `next_side`. If the responder is first and returns a
     /// packet, the requester is first in the next poll, otherwise the responder.
-    fn poll_sides<H: Host>(&mut self, now: Instant, limit: u32, host: &mut H) -> Option<Transmit> {
+    fn poll_sides<H: Host>(
+        &mut self,
+        now: Instant,
+        limits: TrainLimits,
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let limit = limits.responses;
         let responder_is_first = self.next_side == Side::Responder;
         if responder_is_first {
             if let Some(transmit) = self.responder.poll_transmit(limit, &self.context, host) {
@@ -547,7 +564,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         let draining = matches!(self.state, State::Sqd(_));
         match self.requester.poll_transmit(
             now,
-            limit,
+            limits.requests,
             draining,
             &self.context,
             &mut self.allowance.sends,

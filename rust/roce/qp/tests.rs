@@ -57,6 +57,7 @@ fn packet(service: Service, psn: Psn, body: Body, payload_len: u32) -> Packet {
             mig_req: true,
             fecn: false,
             becn: false,
+            repeats_reads: false,
         },
         body,
         payload_len,

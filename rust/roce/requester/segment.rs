@@ -61,6 +61,7 @@ pub(super) fn build(
         mig_req: true,
         fecn: false,
         becn: false,
+        repeats_reads: matches!(body, Body::ReadRequest(_)) && context.settings.retries_losses(),
     };
     let packet = Packet {
         service,

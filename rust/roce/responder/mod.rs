@@ -63,6 +63,8 @@ pub struct Responder<R: Slots<Replay>> {
     undo: Undo,
     /// Number of READ responses sent since a packet last arrived from the peer.
     unheard: u32,
+    /// The peer repeats a READ whose responses are lost, as its last READ request says.
+    peer_repeats_reads: bool,
 }
 
 /// A receive WQE that was taken from its queue.
@@ -208,7 +210,13 @@ impl<R: Slots<Replay>> Responder<R> {
             position: 0,
             undo: Undo::Nothing,
             unheard: 0,
+            peer_repeats_reads: false,
         }
+    }
+
+    /// Returns whether the peer repeats a READ whose responses are lost.
+    pub(crate) fn peer_repeats_reads(&self) -> bool {
+        self.peer_repeats_reads
     }
 
     /// Returns the largest possible `max_dest_rd_atomic`.

@@ -316,6 +316,7 @@ fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
         mig_req: true,
         fecn: false,
         becn: false,
+        repeats_reads: false,
     };
     let service = match context.config.kind {
         QpKind::XrcTgt => Service::Xrc(None),

@@ -108,7 +108,7 @@ pub fn decode_train(header: &[u8], length: usize) -> Result<Decoded, DropReason>
 struct BaseHeader {
     /// Opcode, solicited event, migration state, pad count, version, partition key.
     operation: u32,
-    /// Congestion marks, destination QP.
+    /// Congestion marks, a reserved bit that rrxe uses, destination QP.
     destination: u32,
     /// Acknowledgment request, PSN.
     sequence: u32,
@@ -150,6 +150,7 @@ impl BaseHeader {
             mig_req: self.operation & 1 << 22 != 0,
             fecn: self.destination & 1 << 31 != 0,
             becn: self.destination & 1 << 30 != 0,
+            repeats_reads: self.destination & 1 << 29 != 0,
         }
     }
 }

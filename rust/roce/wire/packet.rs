@@ -25,6 +25,10 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification.
     pub becn: bool,
+    /// The sender repeats a READ whose responses were lost. rrxe sets this in READ requests, for a
+    /// responder that would send many responses as one buffer. It is a reserved bit, which other
+    /// responders ignore (Resv6) and which the ICRC doesn't cover.
+    pub repeats_reads: bool,
 }
 
 /// RDMA extended transport header: a range of the responder's memory (§9.3.3).

@@ -168,8 +168,8 @@ fn headers_outside_the_linear_part_are_too_short() {
 }
 
 fn bth() -> impl Strategy<Value = Bth> {
-    (any::<(u32, u32, u16)>(), any::<[bool; 5]>()).prop_map(|((dest, psn, pkey), flags)| {
-        let [solicited, ack_req, mig_req, fecn, becn] = flags;
+    (any::<(u32, u32, u16)>(), any::<[bool; 6]>()).prop_map(|((dest, psn, pkey), flags)| {
+        let [solicited, ack_req, mig_req, fecn, becn, repeats_reads] = flags;
         Bth {
             dest: Qpn::new(dest),
             psn: Psn::new(psn),
@@ -179,6 +179,7 @@ fn bth() -> impl Strategy<Value = Bth> {
             mig_req,
             fecn,
             becn,
+            repeats_reads,
         }
     })
 }

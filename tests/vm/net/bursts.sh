@@ -25,7 +25,7 @@ unsniff() {
 	kill "$SNIFFER"
 	wait "$SNIFFER" 2>/dev/null
 }
-icrcs_are() { python3 "$(dirname "$0")/burst_icrcs.py" /tmp/bursts.pcap "$1"; }
+icrcs_cover() { python3 "$(dirname "$0")/burst_icrcs.py" /tmp/bursts.pcap "$1"; }
 
 check "two hosts" hosts_up 4200
 check "link on host 1" link_add 1
@@ -35,9 +35,10 @@ transfers "over IPv4" bursts
 transfers "over IPv6" bursts $HOST1_V6 $HOST2_V6
 
 check "tcpdump runs on host 2" sniff 2 /tmp/bursts.pcap
-transfers "while the receiver of half of them runs tcpdump" bursts
+# READ requests of host 2 admit no bursts of responses.
+transfers "while the receiver of half of them runs tcpdump" some $HOST1_V6 $HOST2_V6
 unsniff
-check "the packets of a burst have no ICRC but the first" icrcs_are zeros
+check "the ICRC of a burst covers the headers" icrcs_cover headers
 check "tcpdump runs on host 1" sniff 1
 SNIFFER1=$SNIFFER
 check "tcpdump runs on host 2" sniff 2
@@ -141,6 +142,6 @@ check "the module loads with burst_icrc=1" modprobe rrxe burst_icrc=1
 check "link on host 1 with burst_icrc=1" link_add 1
 check "link on host 2 with burst_icrc=1" link_add 2
 check "tcpdump runs on host 2 with burst_icrc=1" sniff 2 /tmp/bursts.pcap
-transfers "with all ICRCs" bursts
+transfers "with burst_icrc=1" some $HOST1_V6 $HOST2_V6
 unsniff
-check "all packets of a burst have an ICRC with burst_icrc=1" icrcs_are computed
+check "the ICRC of a burst covers the payload with burst_icrc=1" icrcs_cover payload

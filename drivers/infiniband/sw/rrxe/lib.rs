@@ -27,10 +27,7 @@ use core::borrow::Borrow;
 
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
-use device::{
-    link::{Options, Service},
-    workqueues::Workqueues,
-};
+use device::{link::Service, workqueues::Workqueues};
 
 module! {
     type: Module,
@@ -62,6 +59,14 @@ module! {
             description: "1: the ICRC of packets that are sent as one within the machine covers headers and payload; 0: headers only",
         },
     },
+}
+
+/// Properties of all links, which module parameters set.
+pub(crate) struct Options {
+    /// Whether processes may share XRC domains and QPs of the devices.
+    pub(crate) shares_xrcds: bool,
+    /// Whether the ICRC of a burst covers the payload.
+    pub(crate) burst_icrcs: bool,
 }
 
 /// Type of rrxe's devices in `rdma link add NAME type TYPE` (`struct rdma_link_ops`).

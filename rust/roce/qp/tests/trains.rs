@@ -18,7 +18,7 @@ use crate::qp::QpKind;
 use crate::testing::{connected, MockHost, MEMORY_LEN};
 use crate::time::{Duration, Instant};
 use crate::train::Train;
-use crate::transmit::{Source, Transmit};
+use crate::transmit::{Source, TrainLimits, Transmit};
 use crate::wc::WcStatus;
 use crate::wire::{decode_train, ICRC_LEN};
 use crate::wr::{AtomicOp, RemoteAddr, SendExtra, SendOp};
@@ -183,7 +183,7 @@ impl Pair {
 
     fn poll(&mut self, end: usize, limit: u32) -> Option<Transmit> {
         let End { qp, host } = &mut self.ends[end];
-        qp.poll_train(self.now, limit, host)
+        qp.poll_train(self.now, TrainLimits::both(limit), host)
     }
 
     /// Reads the payload of a train, as its sender's host does.

@@ -109,6 +109,7 @@ impl Bench {
                 mig_req: true,
                 fecn: false,
                 becn: false,
+                repeats_reads: false,
             },
             body,
             payload_len,

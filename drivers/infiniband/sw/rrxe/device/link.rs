@@ -46,6 +46,7 @@ use crate::{
     },
     provider::Rrxe,
     verbs::flow::Flows,
+    Options,
 };
 
 /// Bytes around the payload of a packet with the longest headers: IPv6, UDP, BTH, XRCETH, RETH,
@@ -384,14 +385,6 @@ pub(crate) struct Links {
     workqueues: Arc<Workqueues>,
     /// Whether processes may share XRC domains and QPs.
     shares_xrcds: bool,
-}
-
-/// Properties of all links, which module parameters set.
-pub(crate) struct Options {
-    /// Whether processes may share XRC domains and QPs of the devices.
-    pub(crate) shares_xrcds: bool,
-    /// Whether the ICRC of a burst covers the payload.
-    pub(crate) burst_icrcs: bool,
 }
 
 impl Links {

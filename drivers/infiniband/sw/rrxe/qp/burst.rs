@@ -8,7 +8,7 @@ use rdma::trace;
 use roce::{
     host::Count,
     time::Instant,
-    transmit::Transmit,
+    transmit::{TrainLimits, Transmit},
     wire::packet::{Body, Packet, ReadPart, SendPart, WritePart},
 };
 
@@ -73,10 +73,9 @@ impl Core {
     /// Records that a packet is sent alone.
     #[inline]
     pub(super) fn note_single(&mut self, transmit: &Transmit) {
-        let is_response = is_response(&transmit.packet);
-        self.trains.path.note_single(is_response);
+        self.trains.path.note_single();
         // The peer has repeated its READ. For requests, the engine counts the retry.
-        if is_response && transmit.retransmission {
+        if transmit.retransmission && is_response(&transmit.packet) {
             self.trains.path.note_loss();
         }
     }
@@ -87,7 +86,8 @@ impl Core {
         if transmit.count > 1 {
             let past = transmit.packet.bth.psn.plus(transmit.count);
             let is_request = !is_response(&transmit.packet);
-            self.trains.path.note_burst(is_request.then_some(past));
+            let past = is_request.then_some(past);
+            self.trains.path.note_burst(transmit.count, past);
         }
     }
 
@@ -99,18 +99,25 @@ impl Core {
         }
     }
 
-    /// Returns how many packets may be sent as a burst.
+    /// Returns how many packets may be sent as a burst. Its loss must cause no more than a delay:
+    /// requests are sent as a burst if this QP sends them again, READ responses if the peer repeats
+    /// its READ.
     #[inline]
-    pub(super) fn burst_limit(&mut self, qp: &Qp) -> u32 {
+    pub(super) fn burst_limits(&mut self, qp: &Qp) -> TrainLimits {
         let engine = &self.engine;
         let path = &mut self.trains.path;
-        if !engine.retries_losses() || !path.admits(|past| engine.has_acknowledged(past)) {
-            return 1;
+        let (requests, responses) = (engine.retries_losses(), engine.peer_repeats_reads());
+        if !(requests || responses) || !path.admits(|past| engine.has_acknowledged(past)) {
+            return TrainLimits::SINGLE;
         }
         let most = limit(engine.path_mtu().bytes()).min(qp.tx_limit.room());
-        match core::mem::take(&mut self.trains.probe_limit) {
+        let most = match core::mem::take(&mut self.trains.probe_limit) {
             0 => most,
             probe => most.min(probe),
+        };
+        TrainLimits {
+            requests: if requests { most } else { 1 },
+            responses: if responses { most } else { 1 },
         }
     }
 
@@ -182,6 +189,15 @@ fn ends_message(packet: &Packet) -> bool {
         Body::ReadResponse(part) => matches!(part, ReadPart::Last(_) | ReadPart::Only(_)),
         _ => true,
     }
+}
+
+/// Returns a READ request without the bit that admits bursts of responses. Only a receiver in the
+/// same machine has a use for the bit.
+#[cold]
+pub(super) fn unmarked(packet: &Packet) -> Packet {
+    let mut packet = *packet;
+    packet.bth.repeats_reads = false;
+    packet
 }
 
 /// Returns whether a packet is a READ response.

@@ -17,9 +17,12 @@ const LONGEST_PAUSE: u32 = 1 << 20;
 /// Number of packets that a QP sends one by one if its network device takes no bursts. The device
 /// may take bursts later.
 const UNFIT_PAUSE: u32 = 1 << 10;
-/// Number of READ responses after a probe of READ responses, which nobody acknowledges. The peer
-/// would have repeated its request before it has received them.
-const PROVING_RESPONSES: u32 = 1 << 9;
+/// Number of packets that a QP sends one by one after a probe of READ responses, which nobody
+/// acknowledges. If the probe is lost, the peer repeats its request before it has received them.
+const PROVING_PACKETS: u32 = 1 << 9;
+/// Number of packets in bursts without a loss, in relation to the last pause, after which the pause
+/// is halved.
+const PROVING_PAUSES: u32 = 1 << 2;
 
 /// Knowledge about the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,11 +33,12 @@ enum Knowledge {
     /// A probe was sent. It ends before this PSN, if it consists of requests, and has arrived when
     /// the peer acknowledges them.
     ProbedBefore(Psn),
-    /// A probe of READ responses was sent. It has arrived when this many responses were sent after
+    /// A probe of READ responses was sent. It has arrived when this many packets were sent after
     /// it, and the peer has repeated no request meanwhile.
     ProbedByResponses(u32),
-    /// A probe has arrived, and no packet was lost since.
-    BurstsArrive,
+    /// A probe has arrived, and no packet was lost since. This many packets must be sent in bursts
+    /// before the pause is halved.
+    BurstsArrive(u32),
 }
 
 /// State of the path from a QP to its peer.
@@ -43,7 +47,8 @@ pub(super) struct BurstPath {
     knowledge: Knowledge,
     /// Number of packets that are still to be sent one by one.
     singles: u32,
-    /// Number of packets that were sent one by one after the last loss.
+    /// Number of packets that were sent one by one after the last loss, halved after each proof
+    /// that bursts arrive.
     pause: u32,
 }
 
@@ -56,7 +61,7 @@ impl BurstPath {
             return false;
         }
         match self.knowledge {
-            Knowledge::None | Knowledge::BurstsArrive => true,
+            Knowledge::None | Knowledge::BurstsArrive(_) => true,
             Knowledge::ProbedBefore(past) if has_acknowledged(past) => {
                 self.learn_that_bursts_arrive();
                 true
@@ -66,8 +71,7 @@ impl BurstPath {
     }
 
     fn learn_that_bursts_arrive(&mut self) {
-        self.knowledge = Knowledge::BurstsArrive;
-        self.pause = 0;
+        self.knowledge = Knowledge::BurstsArrive(self.pause.saturating_mul(PROVING_PAUSES));
     }
 
     /// Returns whether the next burst is a probe. It must not contain the end of a message, after
@@ -77,23 +81,36 @@ impl BurstPath {
         self.knowledge == Knowledge::None
     }
 
-    /// Records that a burst was passed to the network stack: requests before the PSN `past`, or
-    /// READ responses if that is `None`.
+    /// Records that a burst of `count` packets was passed to the network stack: requests before the
+    /// PSN `past`, or READ responses if that is `None`.
     #[inline]
-    pub(super) fn note_burst(&mut self, past: Option<Psn>) {
-        if self.knowledge == Knowledge::None {
-            self.knowledge = match past {
-                Some(past) => Knowledge::ProbedBefore(past),
-                None => Knowledge::ProbedByResponses(PROVING_RESPONSES),
-            };
+    pub(super) fn note_burst(&mut self, count: u32, past: Option<Psn>) {
+        match self.knowledge {
+            Knowledge::None => {
+                self.knowledge = match past {
+                    Some(past) => Knowledge::ProbedBefore(past),
+                    None => Knowledge::ProbedByResponses(PROVING_PACKETS),
+                };
+            }
+            Knowledge::BurstsArrive(0) => {}
+            Knowledge::BurstsArrive(left) if count < left => {
+                self.knowledge = Knowledge::BurstsArrive(left.wrapping_sub(count));
+            }
+            Knowledge::BurstsArrive(_) => {
+                // Less than the first pause is forgotten.
+                let half = self.pause / 2;
+                self.pause = if half < FIRST_PAUSE { 0 } else { half };
+                self.learn_that_bursts_arrive();
+            }
+            Knowledge::ProbedBefore(_) | Knowledge::ProbedByResponses(_) => {}
         }
     }
 
-    /// Records that a packet was sent alone, which is a READ response if `is_response` is set.
+    /// Records that a packet was sent alone.
     #[inline]
-    pub(super) fn note_single(&mut self, is_response: bool) {
+    pub(super) fn note_single(&mut self) {
         self.singles = self.singles.saturating_sub(1);
-        if let (Knowledge::ProbedByResponses(left), true) = (self.knowledge, is_response) {
+        if let Knowledge::ProbedByResponses(left) = self.knowledge {
             match left.checked_sub(1) {
                 Some(left) => self.knowledge = Knowledge::ProbedByResponses(left),
                 None => self.learn_that_bursts_arrive(),
@@ -101,13 +118,12 @@ impl BurstPath {
         }
     }
 
-    /// Records that packets were lost in the network. Each loss of a probe doubles the pause.
+    /// Records that packets were lost in the network. Each loss doubles the pause: the path may
+    /// lose long bursts and let a short probe pass.
     #[cold]
     pub(super) fn note_loss(&mut self) {
-        match self.knowledge {
-            Knowledge::None => {}
-            Knowledge::ProbedBefore(_) | Knowledge::ProbedByResponses(_) => self.note_refusal(),
-            Knowledge::BurstsArrive => self.pause_for(FIRST_PAUSE),
+        if self.knowledge != Knowledge::None {
+            self.note_refusal();
         }
     }
 
@@ -115,13 +131,9 @@ impl BurstPath {
     #[cold]
     pub(super) fn note_refusal(&mut self) {
         let twice = self.pause.saturating_mul(2);
-        self.pause_for(twice.clamp(FIRST_PAUSE, LONGEST_PAUSE));
-    }
-
-    fn pause_for(&mut self, pause: u32) {
+        self.pause = twice.clamp(FIRST_PAUSE, LONGEST_PAUSE);
         self.knowledge = Knowledge::None;
-        self.pause = pause;
-        self.singles = pause;
+        self.singles = self.pause;
     }
 
     /// Records that the network device takes no bursts now.
@@ -145,10 +157,10 @@ mod tests {
     }
 
     /// Sends packets one by one until a burst may be sent. Returns their number.
-    fn singles(path: &mut BurstPath, is_response: bool) -> u32 {
+    fn singles(path: &mut BurstPath) -> u32 {
         let mut sent = 0u32;
         while !path.admits(|_| false) {
-            path.note_single(is_response);
+            path.note_single();
             sent = sent.wrapping_add(1);
         }
         sent
@@ -158,10 +170,10 @@ mod tests {
     fn an_acknowledged_probe_admits_bursts() {
         let mut path = BurstPath::default();
         assert!(path.admits(|_| false) && path.is_next_a_probe());
-        path.note_burst(Some(psn(15)));
+        path.note_burst(15, Some(psn(15)));
         assert!(!path.admits(|past| past != psn(15)));
         assert!(path.admits(|past| past == psn(15)) && !path.is_next_a_probe());
-        path.note_burst(Some(psn(30)));
+        path.note_burst(15, Some(psn(30)));
         assert!(path.admits(|_| false));
     }
 
@@ -169,28 +181,54 @@ mod tests {
     fn lost_probes_double_the_pause() {
         let mut path = BurstPath::default();
         for round in 0..14 {
-            path.note_burst(Some(psn(15)));
+            path.note_burst(15, Some(psn(15)));
             path.note_loss();
             let pause = LONGEST_PAUSE.min(FIRST_PAUSE << round);
-            assert_eq!(singles(&mut path, false), pause);
+            assert_eq!(singles(&mut path), pause);
         }
-        path.note_burst(Some(psn(15)));
-        assert!(path.admits(|_| true));
-        path.note_loss();
-        assert_eq!(singles(&mut path, false), FIRST_PAUSE);
     }
 
     #[test]
-    fn responses_after_a_probe_prove_its_arrival() {
+    fn losses_behind_short_probes_double_the_pause() {
         let mut path = BurstPath::default();
-        path.note_burst(None);
-        assert!(singles(&mut path, true) > PROVING_RESPONSES);
+        for round in 0..8 {
+            path.note_burst(2, Some(psn(2)));
+            assert!(path.admits(|_| true) && !path.is_next_a_probe());
+            path.note_burst(15, Some(psn(17)));
+            path.note_loss();
+            assert_eq!(singles(&mut path), FIRST_PAUSE << round);
+        }
+    }
+
+    #[test]
+    fn packets_that_arrive_in_bursts_halve_the_pause() {
+        let mut path = BurstPath::default();
+        for _ in 0..3 {
+            path.note_burst(15, Some(psn(15)));
+            path.note_loss();
+        }
+        assert_eq!(singles(&mut path), FIRST_PAUSE << 2);
+        path.note_burst(15, Some(psn(15)));
+        assert!(path.admits(|_| true));
+        // The pause is halved once, and the loss doubles it.
+        for _ in 0..(FIRST_PAUSE << 2) * PROVING_PAUSES / 16 {
+            path.note_burst(16, Some(psn(31)));
+        }
+        path.note_loss();
+        assert_eq!(singles(&mut path), FIRST_PAUSE << 2);
+    }
+
+    #[test]
+    fn packets_after_a_probe_of_responses_prove_its_arrival() {
+        let mut path = BurstPath::default();
+        path.note_burst(15, None);
+        assert!(singles(&mut path) > PROVING_PACKETS);
         assert!(!path.is_next_a_probe());
         path.note_loss();
-        assert_eq!(singles(&mut path, true), FIRST_PAUSE);
-        path.note_burst(None);
+        assert_eq!(singles(&mut path), FIRST_PAUSE);
+        path.note_burst(15, None);
         path.note_loss();
-        assert_eq!(singles(&mut path, true), FIRST_PAUSE * 2);
+        assert_eq!(singles(&mut path), FIRST_PAUSE * 2);
     }
 
     #[test]
@@ -198,7 +236,7 @@ mod tests {
         let mut path = BurstPath::default();
         for round in 0..3 {
             path.note_refusal();
-            assert_eq!(singles(&mut path, true), FIRST_PAUSE << round);
+            assert_eq!(singles(&mut path), FIRST_PAUSE << round);
         }
         path.note_loss();
         assert!(path.admits(|_| false));

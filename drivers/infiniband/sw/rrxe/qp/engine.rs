@@ -9,7 +9,11 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     time::hrtimer::ArcHrTimerHandle,
 };
-use rdma::{net::tx_cpu::TxCpu, support::table::LastLookup, trace};
+use rdma::{
+    net::{route::Route, tx_cpu::TxCpu},
+    support::table::LastLookup,
+    trace,
+};
 use roce::{
     host::{AccessFault, Count},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
@@ -28,6 +32,7 @@ use crate::{
     net::{local, outgoing::Outgoing, rx::RxPacket, tx::PacketBuilder},
     qp::{
         arrivals::Arrivals,
+        burst,
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
@@ -410,9 +415,9 @@ impl Core {
         let next = if parked_transmit.is_some() {
             parked_transmit.as_ref()
         } else {
-            let limit = self.train_limit(qp);
+            let limits = self.train_limits(qp);
             polled = self.with_engine(qp, None, effects, |engine, host| {
-                engine.poll_train(now, limit, host)
+                engine.poll_train(now, limits, host)
             });
             polled.as_ref()
         };
@@ -490,7 +495,12 @@ impl Core {
             let frame = raw::build(self, qp, transmit)?;
             return Ok(frame.map_or(Built::Handled(TxOutcome::Lost), Built::Send));
         }
-        let packet = &transmit.packet;
+        let unmarked;
+        let mut packet = &transmit.packet;
+        if packet.bth.repeats_reads && !self.peer.route().is_some_and(Route::admits_bursts) {
+            unmarked = burst::unmarked(packet);
+            packet = &unmarked;
+        }
         let counters = &self.counters;
         let (pd, length) = (self.pd.id(), packet.payload_len);
         let mut found = None;

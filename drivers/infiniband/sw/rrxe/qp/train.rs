@@ -8,7 +8,7 @@ use roce::{
     ids::Qpn,
     time::Instant,
     train::Train,
-    transmit::{Source, Transmit},
+    transmit::{Source, TrainLimits, Transmit},
     wire::packet::Packet,
 };
 
@@ -62,15 +62,16 @@ fn copy_cost(train: &Train) -> u32 {
 impl Core {
     /// Returns the maximum number of packets that the engine may return at a time.
     #[inline]
-    pub(super) fn train_limit(&mut self, qp: &Qp) -> u32 {
+    pub(super) fn train_limits(&mut self, qp: &Qp) -> TrainLimits {
         if !self.trains.is_local {
-            return self.burst_limit(qp);
+            return self.burst_limits(qp);
         }
         if let Some(left) = self.trains.singles.checked_sub(1) {
             self.trains.singles = left;
-            return 1;
+            return TrainLimits::SINGLE;
         }
-        MAX_BYTES.wrapping_shr(self.engine.path_mtu().bytes().trailing_zeros())
+        let mtu = self.engine.path_mtu().bytes();
+        TrainLimits::both(MAX_BYTES.wrapping_shr(mtu.trailing_zeros()))
     }
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
@@ -143,9 +144,9 @@ impl Core {
     }
 
     /// Has the engine take in a train or a burst whose sender the peer check has admitted: as one,
-    /// or else packet by packet. The run's `budget` has paid for the first packet. Returns `false` if the
-    /// budget ends, or if memory that a packet needs is absent. Then that packet and those after it
-    /// must be taken in again, and the buffer is marked so.
+    /// or else packet by packet. The run's `budget` has paid for the first packet. Returns `false`
+    /// if the budget ends, or if memory that a packet needs is absent. Then that packet and those
+    /// after it must be taken in again, and the buffer is marked so.
     #[inline(never)]
     pub(super) fn take_in_train(
         &mut self,
