@@ -556,6 +556,7 @@ fn opened<'a>(
     };
     let mut seen = packet;
     (seen.bth.fecn, seen.bth.becn) = (sent.bth.fecn, sent.bth.becn);
+    seen.bth.repeats_reads = sent.bth.repeats_reads;
     if seen != *sent {
         return Err(format!("{sent:?} was decoded as {packet:?}"));
     }
