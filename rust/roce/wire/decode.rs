@@ -67,12 +67,9 @@ impl DropReason {
 /// # Errors
 ///
 /// Returns the first [`DropReason`] that applies.
+#[inline(always)]
 pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
-    let decoded = decode_train(header, length)?;
-    if decoded.packet.payload_len > most_payload(&decoded.packet.body) {
-        return Err(DropReason::WrongLength);
-    }
-    Ok(decoded)
+    decode_as(header, length, false)
 }
 
 /// Decodes the headers of a datagram that describes a train as one packet
@@ -81,7 +78,13 @@ pub fn decode(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
 /// # Errors
 ///
 /// Those of [`decode`].
+#[inline(always)]
 pub fn decode_train(header: &[u8], length: usize) -> Result<Decoded, DropReason> {
+    decode_as(header, length, true)
+}
+
+/// Decodes the headers of a datagram, which describes a train if `is_train` is set.
+fn decode_as(header: &[u8], length: usize, is_train: bool) -> Result<Decoded, DropReason> {
     let without_icrc = length.checked_sub(ICRC_LEN).ok_or(DropReason::TooShort)?;
     let header = header.get(..without_icrc).unwrap_or(header);
     let mut reader = Reader(header);
@@ -93,6 +96,9 @@ pub fn decode_train(header: &[u8], length: usize) -> Result<Decoded, DropReason>
         .checked_sub(payload_offset)
         .ok_or(DropReason::TooShort)?;
     let payload_len = payload_len(padded_len, base.pad())?;
+    if !is_train && payload_len > most_payload(&body) {
+        return Err(DropReason::WrongLength);
+    }
     Ok(Decoded {
         packet: Packet {
             service,

@@ -221,10 +221,10 @@ unsafe fn compact(
     let buffer = unsafe { skb.as_ref() };
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let has_clones = unsafe { bindings::skb_cloned(skb.as_ptr()) } != 0;
-    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
-    let is_burst = unsafe { burst_count(skb) }.is_some();
     // The sender of a burst wrote its pages for this buffer, and uses them no more.
-    let shared = (buffer.data_len != 0 && !is_burst) || has_clones || buffer.head_frag() != 0;
+    // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
+    let has_foreign_pages = buffer.data_len != 0 && unsafe { burst_count(skb) }.is_none();
+    let shared = has_foreign_pages || has_clones || buffer.head_frag() != 0;
     if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
         return Ok(skb);
     }

@@ -302,7 +302,7 @@ fn decode(skb: &mut RxSkb) -> Result<wire::Decoded, DropReason> {
 }
 
 /// Starts the ICRC of a packet whose bytes begin with `bytes`.
-#[inline]
+#[inline(always)]
 fn start_icrc(skb: &RxSkb, bytes: &[u8]) -> Option<Icrc> {
     let (bth, next) = bytes.split_first_chunk::<BTH_LEN>()?;
     Some(match skb.ip_header() {

@@ -239,7 +239,7 @@ impl<'a> PacketBuilder<'a> {
     }
 
     /// Starts the ICRC of the packet with all linear bytes.
-    #[inline]
+    #[inline(always)]
     fn start_icrc(&self, ip: &IpHeader, udp: &[u8; UDP_LEN]) -> Option<icrc::Icrc> {
         let next = self.skb.bytes().get(BTH_LEN..)?;
         Some(match ip {

@@ -9,11 +9,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     time::hrtimer::ArcHrTimerHandle,
 };
-use rdma::{
-    net::{route::Route, tx_cpu::TxCpu},
-    support::table::LastLookup,
-    trace,
-};
+use rdma::{net::tx_cpu::TxCpu, support::table::LastLookup, trace};
 use roce::{
     host::{AccessFault, Count},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
@@ -497,7 +493,7 @@ impl Core {
         }
         let unmarked;
         let mut packet = &transmit.packet;
-        if packet.bth.repeats_reads && !self.peer.route().is_some_and(Route::admits_bursts) {
+        if packet.bth.repeats_reads && !self.trains.is_local && !self.peer.admits_bursts() {
             unmarked = burst::unmarked(packet);
             packet = &unmarked;
         }

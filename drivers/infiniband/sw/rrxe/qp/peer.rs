@@ -164,6 +164,11 @@ impl Peer {
         }
     }
 
+    /// Returns whether the route that [`Self::connected`] returned last takes bursts.
+    pub(crate) fn admits_bursts(&self) -> bool {
+        self.route().is_some_and(Route::admits_bursts)
+    }
+
     /// Returns addresses and route to the connected peer. Returns `None` if there is no peer or no
     /// route.
     pub(crate) fn connected(&mut self) -> Option<(&Address, &Route)> {
