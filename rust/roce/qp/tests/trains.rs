@@ -9,13 +9,13 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{TestQp, BASE, NOW, RKEY};
+use super::{in_rts, TestQp, BASE, FIRST, NOW, RKEY, SEND};
 use crate::host::{AccessFault, Count};
 use crate::ids::{Imm, Rkey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
-use crate::qp::QpKind;
-use crate::testing::{connected, MockHost, MEMORY_LEN};
+use crate::qp::{Attrs, QpKind};
+use crate::testing::{connected, drain, qp, to_init, to_rtr, to_rts, MockHost, MEMORY_LEN};
 use crate::time::{Duration, Instant};
 use crate::train::Train;
 use crate::transmit::{Source, TrainLimits, Transmit};
@@ -360,5 +360,35 @@ proptest! {
             }
             compare(&mut singles, &mut trains);
         }
+    }
+}
+
+#[test]
+fn read_requests_say_whether_lost_responses_are_repeated() {
+    for (timeout, retry_cnt, repeats) in [(14, 3, true), (0, 3, false), (14, 0, false)] {
+        let mut host = MockHost::new();
+        let mut requester = qp(QpKind::Rc, 8);
+        let rts = Attrs {
+            timeout: Some(timeout),
+            retry_cnt: Some(retry_cnt),
+            ..to_rts(QpKind::Rc, FIRST)
+        };
+        for attrs in [to_init(QpKind::Rc), to_rtr(QpKind::Rc, FIRST), rts] {
+            requester.modify(NOW, &attrs, &mut host).unwrap();
+        }
+        let read = SendOp::Read(RemoteAddr {
+            va: BASE,
+            rkey: RKEY,
+        });
+        host.post_send(read, vec![0; 8]);
+        host.post_send(SEND, vec![0; 8]);
+        let sent = drain(&mut requester, NOW, &mut host);
+        let marks = sent.iter().map(|sent| sent.packet.bth.repeats_reads);
+        assert_eq!(marks.collect::<Vec<_>>(), [repeats, false]);
+
+        let (mut responder, mut host) = in_rts(QpKind::Rc);
+        assert!(!responder.peer_repeats_reads());
+        responder.handle_packet(NOW, &sent[0].packet, &mut host);
+        assert_eq!(responder.peer_repeats_reads(), repeats);
     }
 }
