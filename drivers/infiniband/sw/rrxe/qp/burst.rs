@@ -50,10 +50,10 @@ impl Core {
     ) -> Option<Next> {
         let built = if self.trains.is_local {
             self.send_train(qp, transmit, effects).map(Built::Handled)
-        } else if self.trains.path.is_next_a_probe() && ends_message(&transmit.packet) {
-            // The last packet of the message goes alone, behind the probe.
+        } else if !self.trains.path.admits_end() && ends_message(&transmit.packet) {
+            // The last packet of the message goes alone, behind the burst.
             self.engine.withdraw(transmit);
-            self.trains.probe_limit = transmit.count.wrapping_sub(1);
+            self.trains.next_limit = transmit.count.wrapping_sub(1);
             return Some(Next::Done(1));
         } else {
             self.build_burst(qp, transmit)
@@ -111,9 +111,9 @@ impl Core {
             return TrainLimits::SINGLE;
         }
         let most = limit(engine.path_mtu().bytes()).min(qp.tx_limit.room());
-        let most = match core::mem::take(&mut self.trains.probe_limit) {
+        let most = match core::mem::take(&mut self.trains.next_limit) {
             0 => most,
-            probe => most.min(probe),
+            limit => most.min(limit),
         };
         TrainLimits {
             requests: if requests { most } else { 1 },

@@ -74,11 +74,12 @@ impl BurstPath {
         self.knowledge = Knowledge::BurstsArrive(self.pause.saturating_mul(PROVING_PAUSES));
     }
 
-    /// Returns whether the next burst is a probe. It must not contain the end of a message, after
-    /// which no packet may follow that reveals the loss.
+    /// Returns whether the next burst may contain the end of a message. No packet may follow the
+    /// end that reveals a loss. So neither a probe may, nor a burst after a loss that was not long
+    /// ago.
     #[inline]
-    pub(super) fn is_next_a_probe(&self) -> bool {
-        self.knowledge == Knowledge::None
+    pub(super) fn admits_end(&self) -> bool {
+        self.pause == 0 && self.knowledge != Knowledge::None
     }
 
     /// Records that a burst of `count` packets was passed to the network stack: requests before the
@@ -169,10 +170,10 @@ mod tests {
     #[test]
     fn an_acknowledged_probe_admits_bursts() {
         let mut path = BurstPath::default();
-        assert!(path.admits(|_| false) && path.is_next_a_probe());
+        assert!(path.admits(|_| false) && !path.admits_end());
         path.note_burst(15, Some(psn(15)));
         assert!(!path.admits(|past| past != psn(15)));
-        assert!(path.admits(|past| past == psn(15)) && !path.is_next_a_probe());
+        assert!(path.admits(|past| past == psn(15)) && path.admits_end());
         path.note_burst(15, Some(psn(30)));
         assert!(path.admits(|_| false));
     }
@@ -193,7 +194,8 @@ mod tests {
         let mut path = BurstPath::default();
         for round in 0..8 {
             path.note_burst(2, Some(psn(2)));
-            assert!(path.admits(|_| true) && !path.is_next_a_probe());
+            assert!(path.admits(|_| true));
+            assert_eq!(path.admits_end(), round == 0);
             path.note_burst(15, Some(psn(17)));
             path.note_loss();
             assert_eq!(singles(&mut path), FIRST_PAUSE << round);
@@ -223,7 +225,7 @@ mod tests {
         let mut path = BurstPath::default();
         path.note_burst(15, None);
         assert!(singles(&mut path) > PROVING_PACKETS);
-        assert!(!path.is_next_a_probe());
+        assert!(path.admits_end());
         path.note_loss();
         assert_eq!(singles(&mut path), FIRST_PAUSE);
         path.note_burst(15, None);

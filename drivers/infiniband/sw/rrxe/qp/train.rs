@@ -40,7 +40,7 @@ pub(crate) struct Trains {
     /// Whether bursts arrive at the peer.
     pub(super) path: BurstPath,
     /// Maximum number of packets of the next burst, or 0 for no such limit.
-    pub(super) probe_limit: u32,
+    pub(super) next_limit: u32,
 }
 
 /// Returns the part of a run's budget that sending `count` packets takes, one packet or a train.
