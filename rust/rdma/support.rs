@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe wrappers for general kernel facilities that are independent of RDMA: locks, tables, quotas,
-//! work queues, threads and random numbers.
+//! General facilities that are independent of RDMA, such as locks, tables, quotas, work queues,
+//! threads and random numbers. Most of them are safe wrappers for facilities of the kernel.
 
 pub(crate) mod callback;
 pub(crate) mod cpu;

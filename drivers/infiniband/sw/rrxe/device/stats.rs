@@ -56,8 +56,9 @@ pub(crate) enum Counter {
     SentTrains,
     /// Bursts of packets passed to the network stack as one buffer.
     SentBursts,
-    /// Packets for a connected QP with other addresses than the QP's path, or from another QP of
-    /// this host than its peer. Datagrams to an address that isn't the device's.
+    /// Packets for a connected QP whose addresses are not those of the QP's path, or that a QP of
+    /// this host other than its peer sent. Packets for a connected QP without a peer. Datagrams
+    /// to an address that isn't the device's.
     DropPeer,
     /// Packets for a QP that came in through a network device on which their destination address
     /// isn't reachable.
@@ -73,7 +74,8 @@ pub(crate) enum Counter {
     DropInvalid,
     DropAccess,
     DropUnsolicited,
-    /// Management datagrams beyond the number that ib_core can handle.
+    /// Management datagrams beyond the limits on the work of ib_core (`gsi.rs`), or without memory
+    /// for the probe that must follow them.
     DropRate,
     /// Connection requests (CM REQ) that were not sent: they named a QP that has a connection.
     DropConnected,

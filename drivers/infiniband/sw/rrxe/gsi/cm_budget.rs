@@ -3,18 +3,23 @@
 //! The budget of ib_cm's time that each guest network has. A guest network is a network namespace
 //! whose administrator is not the host's.
 //!
-//! Such an administrator decides how long ib_cm takes for a request. ib_core looks up the host's
-//! own address: twice for some requests, and once for the probe behind a request. It sleeps for at
-//! most a second in each look-up (`rdma_addr_find_l2_eth_by_grh()`, addr.c), and the duration of a
-//! look-up depends on the network's routing rules. Meanwhile the requests of all networks that the
-//! same CPU has queued wait (`ib_cm_init()`, cm.c).
+//! A request here is a message to ib_cm behind which rrxe queues a probe (`gsi.rs`). The request is
+//! pending until ib_cm responds to the probe.
 //!
-//! So a network may have [`MAX_PENDING`] requests in ib_cm's queue, and pays a price for each. The
-//! price is the time after which the network's budget has recovered: [`CHEAP_PRICE`] times the
-//! first [`CHEAP_TIME`] that ib_cm took for the request, and [`PRICE`] times the rest. So the
-//! network has half of a CPU's time for quick requests, and little more than a fifth for slow ones.
-//! It may spend [`BUDGET`] at once. While the budget is used up, the network's requests are
-//! dropped. The requests of other networks are in the same queue, and have budgets of their own.
+//! The administrator of a guest network influences how long ib_cm takes for a request. ib_core gets
+//! an address of this host as the sender's address (`senders.rs`), and looks it up: up to twice for
+//! a request, and once for the probe. It sleeps for at most a second in each look-up
+//! (`rdma_addr_find_l2_eth_by_grh()`, addr.c). The duration of a look-up depends on the network's
+//! routing rules. Meanwhile all other messages in ib_cm's queue of the same CPU wait, also those of
+//! other networks (`ib_cm_init()`, cm.c).
+//!
+//! So a network may have [`MAX_PENDING`] pending requests, and further ones after a delay only. It
+//! pays a price for each request. The price is the time after which the network's budget has
+//! recovered: [`CHEAP_PRICE`] times the first [`CHEAP_TIME`] that ib_cm took for the request, and
+//! [`PRICE`] times the rest. So the network has half of a CPU's time for quick requests, and little
+//! more than a fifth for requests that take [`MAX_CHARGE`]. It may spend [`BUDGET`] at once. While
+//! the budget is used up, the network's requests are dropped. The requests of other networks are in
+//! the same queue, and have budgets of their own.
 //!
 //! One address of a peer may take the last of the [`MAX_PENDING`] places only once a second. So
 //! the place is left to other addresses. A peer with many addresses can take every place.
@@ -22,14 +27,14 @@
 //! ib_cm has handled a request when it responds to the probe behind the request. The time charged
 //! for the request ends then. It begins when the request was taken, or when the same CPU responded
 //! to the previous probe, whichever is later. So it leaves out the time that ib_cm took for other
-//! networks' requests, if ib_cm has responded to their probes. It includes delays of other causes,
-//! which rrxe does not know: requests without responses, and users who stop ib_cm's thread. So a
-//! network pays for at most [`MAX_CHARGE`] of a request. A network that has made no request
-//! recently has a budget for that much.
+//! networks' requests, if ib_cm has responded to their probes. It includes delays that rrxe cannot
+//! attribute to a network: by requests to whose probes ib_cm has not responded, and by users who
+//! stop ib_cm's work items. So a network pays for at most [`MAX_CHARGE`] of a request. A network
+//! that has made no request recently has a budget for that much.
 //!
 //! A probe may get no response: memory may be short, the address may not be found, or ib_cm may be
-//! stopped. So a network whose requests have no responses may make further requests, each after
-//! twice the time that the one before had to wait.
+//! stopped. So a network with [`MAX_PENDING`] pending requests or more may still make further ones,
+//! the first after [`FURTHER_DELAY`], and each next one after twice the delay of the one before.
 
 use kernel::prelude::*;
 use rdma::{device::gid::Gid, new_irq_spinlock, support::sync::IrqSpinLock};
@@ -40,24 +45,24 @@ use super::{
 };
 use crate::net::address_owners::LinkId;
 
-/// A network with fewer requests without responses than this may make another one at once.
+/// Number of pending requests from which on a network must wait before it makes another one.
 const MAX_PENDING: usize = 3;
-/// Maximum number of requests without responses that are remembered. Because of [`FURTHER_DELAY`],
-/// no more than these are taken within [`LIFETIME`].
+/// Maximum number of pending requests that are remembered. Because of [`FURTHER_DELAY`], a network
+/// whose probes get no responses makes no more requests than this within [`LIFETIME`].
 const REMEMBERED: usize = 10;
-/// Time after which a request without response is forgotten, in nanoseconds.
+/// Time after which a pending request is forgotten, in nanoseconds.
 const LIFETIME: i64 = 600_000_000_000;
-/// Time between [`MAX_PENDING`] requests without responses and a further one, in nanoseconds.
-/// Doubled for each further one.
+/// Time between the last of [`MAX_PENDING`] pending requests and a further one, in nanoseconds.
+/// Doubled for each pending request beyond [`MAX_PENDING`].
 const FURTHER_DELAY: i64 = 16_000_000_000;
 /// Length of the first part of each request's time, in nanoseconds. This part has a lower price,
-/// because on a busy host any request takes as long.
+/// because on a busy host any request may take this long.
 const CHEAP_TIME: i64 = 200_000_000;
 /// Price of the first part of a request's time: the time until a network has recovered the budget
 /// for the part, as a multiple of the part.
 const CHEAP_PRICE: i64 = 2;
-/// Maximum time that a network pays for a request, in nanoseconds: ib_core sleeps in two look-ups
-/// for the request, and in one for the probe.
+/// Maximum time that a network pays for a request, in nanoseconds: ib_core sleeps for at most a
+/// second in each of two look-ups for the request, and in one for the probe.
 const MAX_CHARGE: i64 = 3_000_000_000;
 /// Price of the rest of a request's time: the time until a network has recovered the budget for
 /// the rest, as a multiple of the rest.
@@ -65,21 +70,22 @@ const PRICE: i64 = 5;
 /// Size of a network's budget of ib_cm's time at [`PRICE`], in nanoseconds.
 const BUDGET: i64 = 3_000_000_000;
 
-/// Rate at which one address of a peer may have the last of the [`MAX_PENDING`] places.
+/// Rate at which one address of a peer may have the last of the [`MAX_PENDING`] places. Addresses
+/// with the same hash share it (`rate.rs`).
 const LAST_PLACE: Paces = Paces {
     guaranteed: Pace::new(1, 1),
     extra: Pace::new(0, 1),
     total: Pace::new(0, 1),
 };
 
-/// A guest network's requests without responses, and its budget.
+/// A guest network's pending requests, and its budget.
 #[pin_data]
 pub(crate) struct CmBudget {
     #[pin]
     state: IrqSpinLock<State>,
 }
 
-/// A request whose probe has no response yet.
+/// A pending request.
 struct Request {
     /// Number of the probe.
     probe: u32,
@@ -93,7 +99,7 @@ struct Request {
 struct State {
     /// Number of the next probe.
     next: u32,
-    /// Requests without responses.
+    /// Pending requests.
     requests: [Option<Request>; REMEMBERED],
     /// Time before which the network's requests are dropped, in nanoseconds.
     blocked_until: i64,
@@ -129,9 +135,9 @@ impl State {
         Some(probe)
     }
 
-    /// Returns whether the network may make a request at the time `now`: fewer than
-    /// [`MAX_PENDING`] requests are without a response, and `sender` may have the last place if
-    /// only that is left; or the latest request was taken long enough ago.
+    /// Returns whether the network may make a request at the time `now`. With fewer than
+    /// [`MAX_PENDING`] pending requests it may, but if only the last place is left, `sender` must
+    /// keep within [`LAST_PLACE`]. With more, the latest one must have been taken long enough ago.
     fn may_request(&mut self, sender: Gid, now: i64) -> bool {
         let requests = || self.requests.iter().flatten();
         let latest = requests().map(|request| request.since).max();
@@ -211,9 +217,9 @@ impl CmBudget {
         self.state.lock().end(probe, last, now);
     }
 
-    /// Forgets the requests that `link` received. ib_core has disabled the link's device. ib_core
-    /// keeps no message of a disabled device in ib_cm's queue (`cm_remove_one()`, cm.c). Any
-    /// context.
+    /// Forgets the requests that `link` received. Called while ib_core has the link's device
+    /// disabled. ib_core keeps no message of a disabled device in ib_cm's queue
+    /// (`cm_remove_one()`, cm.c). Any context.
     pub(crate) fn forget(&self, link: LinkId) {
         self.state.lock().remove(|request| request.link == link);
     }
@@ -269,8 +275,8 @@ mod tests {
         Ok(())
     }
 
-    /// Makes two requests, each of which takes a network's whole budget. Returns the time until
-    /// which further requests are dropped.
+    /// Makes two requests, each of which takes almost all of a network's budget. Returns the time
+    /// until which further requests are dropped.
     fn overdraw(network: &mut Network) -> Result<i64> {
         for round in 1..=2 {
             let number = network.take((round - 1) * MAX_CHARGE).ok_or(ENOENT)?;
@@ -301,8 +307,8 @@ mod tests {
         Ok(())
     }
 
-    /// Returns the part of a CPU's time in an hour that a network gets whose requests take `each`
-    /// nanoseconds, in thousandths.
+    /// Returns the share of a CPU's time that a network gets in an hour, in thousandths. Each of
+    /// its requests takes `each` nanoseconds.
     fn cpu_share(each: i64) -> Result<i64> {
         let (mut network, mut taken, mut now, mut last) = (Network::new()?, 0, 0, NEVER);
         while now < HOUR {
