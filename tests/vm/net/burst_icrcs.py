@@ -3,8 +3,9 @@
 # Runs on: guest
 """Checks the ICRC of each captured burst: burst_icrcs.py FILE EXPECTED.
 
-FILE is a capture (pcap) of tcpdump, in which a burst over IPv6 is one frame. EXPECTED says what the
-ICRC must cover besides the number of packets: "headers" (IP header to RETH) or "payload" (all).
+FILE is a capture (pcap) of tcpdump, in which a burst is one frame. The bursts must be over IPv6.
+EXPECTED names the data that the ICRC must cover besides the number of packets: "headers" (from the
+IP header to the BTH, or to the RETH if there is one) or "payload" (the headers and the payload).
 """
 
 import struct
@@ -17,8 +18,10 @@ ETHERNET, IPV6, UDP, BTH, RETH = 14, 40, 8, 12, 16
 # Maximum number of bytes of a frame that holds one packet, rounded up.
 LONGEST_PACKET = 4500
 MOST_PACKETS = 30
-WRITES = (0x06, 0x0A)
-# Bytes that a router may change: they count as ones. The first one does but for the IP version.
+# Opcodes of RC: WRITE First and WRITE Only have a RETH, WRITE Middle and WRITE Last have none.
+WITH_RETH, WITHOUT_RETH = (0x06, 0x0A), (0x07, 0x08)
+# Offsets of bytes that a router may change, and of the UDP checksum. The ICRC takes their bits for
+# ones. It does the same with the lower half of byte 0, which coverage() sets.
 VARIANT = (1, 2, 3, 7, IPV6 + 6, IPV6 + 7, IPV6 + UDP + 4)
 
 
@@ -33,10 +36,11 @@ def frames(capture):
 
 
 def coverage(frame):
-    """Returns what the ICRC of a burst covers, or "nothing"."""
+    """Returns the data that the ICRC of a burst covers, as EXPECTED names it. Returns "nothing" if
+    the ICRC is wrong."""
     packet, found = bytearray(frame[ETHERNET:-ICRC]), frame[-ICRC:]
     start = IPV6 + UDP + BTH
-    if packet[IPV6 + UDP] in WRITES:
+    if packet[IPV6 + UDP] in WITH_RETH:
         start += RETH
     packet[0] |= 0x0F
     for index in VARIANT:
@@ -53,8 +57,8 @@ def coverage(frame):
 def main():
     with open(FILE, "rb") as file:
         bursts = [frame for frame in frames(file.read()) if len(frame) > LONGEST_PACKET]
-    # READ responses may have an AETH, whose bytes this program does not know.
-    writes = [frame for frame in bursts if frame[ETHERNET + IPV6 + UDP] in (*WRITES, 0x07, 0x08)]
+    # Bursts of READ responses may have an AETH, for which coverage() has no offset.
+    writes = [frame for frame in bursts if frame[ETHERNET + IPV6 + UDP] in WITH_RETH + WITHOUT_RETH]
     covered = [coverage(frame) for frame in writes]
     print(f"{len(writes)} bursts of WRITEs, {covered.count(EXPECTED)} whose ICRC covers the {EXPECTED}")
     return int(not writes or covered.count(EXPECTED) != len(writes))

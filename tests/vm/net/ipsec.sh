@@ -44,7 +44,7 @@ under_ipsec() {
 	check "IPsec of $prefix is configured, mode $mode" ipsec "$mode" "$number" "$bits" "$prefix"
 	check "long messages to $prefix arrive, mode $mode" long_messages "$prefix"
 	check "IPsec has encrypted packets to $prefix, mode $mode" ipsec_has_encrypted
-	check "a third host forges a path MTU to $prefix, mode $mode" \
+	check "a forged ICMP message of a third address reports a path MTU to $prefix, mode $mode" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, mode $mode" \
 		wait_for 10 path_mtu_is "${prefix}2" "$mtu"
@@ -78,7 +78,7 @@ for family in "${families[@]}"; do
 	daemon=$!
 	check "a policy without keys for $prefix" ip -n h1 xfrm policy add src "${prefix}1/$bits" dst "${prefix}2/$bits" \
 		proto udp dport 4791 dir out tmpl src "${prefix}1" dst "${prefix}2" proto esp mode transport
-	check "a third host forges a path MTU to $prefix, without keys" \
+	check "a forged ICMP message of a third address reports a path MTU to $prefix, without keys" \
 		python3 "$HERE/path_mtu.py" h2 eth0 "$mac_address" "${prefix}99" "${prefix}1" "${prefix}2" "$mtu"
 	check "the IP layer uses the forged path MTU to $prefix, without keys" \
 		wait_for 10 path_mtu_is "${prefix}2" "$mtu"

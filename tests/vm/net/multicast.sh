@@ -39,11 +39,12 @@ for family in v4 v6; do
 	check "the host leaves the IP$family group when the process is killed" wait_for 10 left "${!group}"
 done
 
-# The same in a VRF, which changes the network device of packets that its ports receive.
+# A VRF replaces the network device (`skb->dev`) of packets that its ports receive, so some of the
+# following tests run once outside of a VRF and once inside.
 move_into_vrf() {
 	ip -n h1 link add vrf0 type vrf table 100 && ip -n h1 link set vrf0 up &&
 		in1 sysctl -qw net.ipv4.udp_l3mdev_accept=1 && ip -n h1 link set eth0 master vrf0 || return
-	# The kernel removes eth0's IPv6 addresses when its VRF changes.
+	# The kernel removes eth0's IPv6 addresses when eth0 joins or leaves a VRF.
 	ip -n h1 addr replace $HOST1_V6/64 dev eth0 nodad && wait_for 20 dad_finished 1
 }
 move_out_of_vrf() {
@@ -61,7 +62,7 @@ check_groups() {
 	python3 "$(dirname "$0")/group.py" "$DEV1" "${indexes[@]}" "$(link_local)" "$DEV2" "$(gid_index "$DEV2" $HOST2_V4)" ||
 		fail "group.py exits with status 0" "status $?"
 }
-# Host 1 receives its own packet, in the buffer that it sent.
+# Host 1 receives its own packets over IPv6, in the buffers that it sent.
 check "host 2 sends back RoCEv2 packets over IPv6" redirect 2 ingress ipv6 eth0
 check_groups
 check "eth0 of host 1 is in a VRF" move_into_vrf
@@ -101,8 +102,7 @@ check "C driver on host 1" link_add 1 rxe
 run_check "$DEV1" "$DEV2" v4 group
 run_check "$DEV1" "$DEV2" v6 group
 
-# From here on without the C driver: on the debug kernel it keeps its reference to a deleted network
-# device for more than 10 s, which the kernel reports.
+# From here on both links are of rrxe: the tests below remove its module and the network devices.
 link_del 1
 check "link on host 1 again" link_add 1 rrxe
 check "a QP attaches to the IPv4 group before rmmod" in_group v4

@@ -7,7 +7,7 @@
 source "$(dirname "$0")/../lib/guest.sh"
 
 # pingpong_between SERVER-HOST DEVICE ADDRESS CLIENT-HOST DEVICE ADDRESS [ARGUMENT...]: runs
-# ibv_rc_pingpong between two links, also of the same host.
+# ibv_rc_pingpong between two links, or over one link. Both links may be on the same host.
 pingpong_between() {
 	local options=("${@:7}")
 	local server=(timeout -k 5 "$((60 * LIMIT_FACTOR))" ip netns exec "h$1" ibv_rc_pingpong -c -n 50 -d "$2" "${options[@]}")
@@ -30,8 +30,8 @@ for host in 1 2; do
 done
 check "pingpong over a VLAN's addresses" pingpong_between 2 "$DEV2" 10.79.0.2 1 "$DEV1" 10.79.0.1
 
-# The priority of a QP's packets (`skb->priority`) is its service level, and at most 6. The VLAN
-# maps this priority to the priority in the VLAN tag.
+# The priority of a QP's packets (`skb->priority`) is its service level, or 6 if the service level
+# is higher. The VLAN maps this priority to the priority in the VLAN tag.
 in1 ip link set vlan5 type vlan egress-qos-map 3:5 6:1
 # packets_are_tagged PRIORITY COMMAND...: succeeds if RoCE packets that host 1 sends while COMMAND
 # runs have this priority in their VLAN tags.
@@ -72,7 +72,7 @@ for words in "0 1 2" "7 2 1"; do
 	check "a pingpong of service level $level" pingpong_between 2 "$DEV2" $HOST2_V4 1 "$DEV1" $HOST1_V4 -l "$level"
 	sent=$(($(queue_packets "$by") - before[0])) others=$(($(queue_packets "$other") - before[1]))
 	note "queue $by sent $sent packets, queue $other $others"
-	# The address resolution and the connection of the pingpong itself have priority 0.
+	# ARP packets, and those of the TCP connection between the programs, have priority 0.
 	check "the pingpong of service level $level leaves through queue $by" \
 		test "$sent" -ge 50 -a "$others" -lt 50
 done
@@ -83,22 +83,23 @@ ip -n h1 addr add 10.78.0.1/24 dev eth0
 ip -n h2 addr add 10.78.0.2/24 dev eth0
 check "pingpong over a second address" pingpong_between 2 "$DEV2" 10.78.0.2 1 "$DEV1" 10.78.0.1
 
-# A third host forges ICMP messages that report a small path MTU. The driver obeys only the MTU of
-# the network device.
+# Host 2 sends forged ICMP messages with the source address of a third host. They report a small
+# path MTU. The driver obeys only the MTU of the network device.
 mac_address=$(in1 cat /sys/class/net/eth0/address)
 for words in "10.77.0.99 $HOST1_V4 $HOST2_V4 576" "${HOST1_V6%:*}:99 $HOST1_V6 $HOST2_V6 1280"; do
 	read -r stranger victim peer mtu <<<"$words"
-	check "a third host sends a forged ICMP message about the path to $peer" \
+	check "a forged ICMP message of a third address reports a path MTU to $peer" \
 		python3 "$(dirname "$0")/path_mtu.py" h2 eth0 "$mac_address" "$stranger" "$victim" "$peer" "$mtu"
 	check "the IP layer uses the forged path MTU to $peer" wait_for 10 path_mtu_is "$peer" "$mtu"
 	check "a pingpong to $peer ignores the forged path MTU" \
 		_pingpong "$victim" "$peer" -n 50 -s 16384 -m 4096
 done
-# If the test fails, the debug kernel reports a wrong count of bytes.
+# If the reassembled buffer has a socket, the debug kernel reports a wrong count of the socket's
+# bytes.
 python3 "$(dirname "$0")/reassembled.py" "$DEV1" "$(gid_index "$DEV1" $HOST1_V6)" || fail "reassembled.py exits with status 0" "status $?"
 
-# Packets between QPs of one host pass no network device. The links are on dummy devices, because
-# ib_core needs no address resolution for their MAC addresses.
+# Packets between QPs of one host pass no network device. The links are on dummy devices. A dummy
+# device discards the packets that it should transmit, and counts them.
 for end in 0 1; do
 	ip -n h1 link add dummy$end type dummy
 	ip -n h1 addr add 10.80.$end.1/24 dev dummy$end
