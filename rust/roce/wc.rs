@@ -22,7 +22,8 @@ pub enum WcStatus {
     MwBindErr = 6,
     /// The responder violated the protocol.
     BadRespErr = 7,
-    /// A peer's request broke the QP because it had no access to the memory that it named.
+    /// A peer's request had no access to the memory that the request named. The QP is in the error
+    /// state.
     LocAccessErr = 8,
     /// The responder found the request invalid.
     RemInvReqErr = 9,
@@ -34,7 +35,7 @@ pub enum WcStatus {
     RetryExcErr = 12,
     /// The RNR retry count was exceeded.
     RnrRetryExcErr = 13,
-    /// The responder found that the request violates XRC.
+    /// The responder reported a violation of XRC (NAK "invalid RD request").
     RemInvRdReqErr = 15,
     /// An internal error of the provider.
     GeneralErr = 21,
@@ -90,7 +91,8 @@ pub struct SendWc {
     pub status: WcStatus,
     /// Operation of the work request.
     pub opcode: WcOpcode,
-    /// Number of bytes that a READ or an atomic moved. Length of the message for other operations.
+    /// Length of the message in bytes: 8 for an atomic, 0 for a local operation. Also set if the
+    /// work request failed.
     pub byte_len: u32,
 }
 
@@ -101,13 +103,14 @@ pub struct RecvWc {
     pub wr_id: u64,
     /// Result of the work request.
     pub status: WcStatus,
-    /// SEND or RDMA WRITE with immediate.
+    /// [`WcOpcode::Recv`] or [`WcOpcode::RecvRdmaWithImm`].
     pub opcode: WcOpcode,
     /// Number of bytes received. Includes the 40 bytes of the global route header of a datagram.
     pub byte_len: u32,
     /// Immediate data or invalidated key.
     pub extra: RecvExtra,
-    /// The sender's QP. For connections, the connected peer.
+    /// Number of the sender's QP. For a connection, the number of the connected QP. 0 for a raw
+    /// packet QP.
     pub src_qp: Qpn,
     /// The sender asked for a solicited event.
     pub solicited: bool,

@@ -9,13 +9,13 @@
 //! senders of CM messages name them. If a sender requests a connection with another host's GUID and
 //! QPN, ib_core ends that host's connection as a stale one (`cm_match_req()`, cm.c). So each
 //! sender's GUIDs are replaced. The replacement is the same for the same address and GUID as long
-//! as the QP lives, and different for different addresses. ib_core keeps the GUIDs only to compare
-//! them with each other. It passes them to in-kernel consumers, none of which reads them
+//! as the GSI QP lives, and different for different addresses. ib_core keeps the GUIDs only to
+//! compare them with each other. It passes them to in-kernel consumers, none of which reads them
 //! (`ib_cm_req_event_param.remote_ca_guid`, `ib_cm_rep_event_param.remote_ca_guid`,
 //! include/rdma/ib_cm.h).
 //!
-//! ib_core also trusts the times in CM messages, and keeps messages and the state of ended
-//! connections for as long as these say. So these times have limits ([`limit_times`]).
+//! ib_core also trusts the times in CM messages: it keeps messages, and the state of ended
+//! connections, for these times. So rrxe limits the times ([`limit_times`]).
 
 use kernel::prelude::*;
 use rdma::device::gid::Gid;
@@ -66,9 +66,9 @@ mod tests {
     use super::*;
 
     /// Returns a connection request in which all bytes behind the header, so also the GUID, are
-    /// `last`.
-    fn request(last: u8) -> [u8; MAD_LEN] {
-        let mut mad = [last; MAD_LEN];
+    /// `fill`.
+    fn request(fill: u8) -> [u8; MAD_LEN] {
+        let mut mad = [fill; MAD_LEN];
         for (byte, value) in mad.iter_mut().zip([1, 7, 2, 3]) {
             *byte = value;
         }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn times_are_limited() {
         let mad = Guids::new().sanitize(Gid([1; 16]), request(0xff));
-        // The response timeout, in five bits, and the retries of a QP.
+        // The response timeout in the upper five bits, and the retry count of the QP.
         assert_eq!(mad.get(71), Some(&(21 << 3 | 7)));
     }
 }

@@ -4,18 +4,18 @@
 //! (`ibv_advise_mr()`), multicast attachments, flow steering rules, device memory, unread events
 //! and memory of packets that wait for QPs.
 //!
-//! All users share the resources of a device, and the capacity of each is finite:
+//! All users share the following resources, and each resource is finite:
 //!
 //! - Objects of verbs. The `rdma` cgroup divides them where an administrator has set its limits.
 //!   The accounts here divide them everywhere.
 //! - Threads of two work queues. A thread of `rrxe_release` waits for a moment at which the kernel
-//!   invalidates no range of a process's address space, and for the end of the driver's threads in
-//!   that process. A process that is stopped delays that end. `rrxe_deferred` runs QPs, sets the
-//!   QPs of overflowed CQs to the error state, and serves the last doorbells of doorbell pages
-//!   whose polling the watchdog has ended. A work queue starts its items in the order of their
-//!   arrival. So without limits a user's part of the time would grow with the number of the user's
-//!   QPs, CQs and contexts. An object whose account has no thread left waits in a list of the
-//!   account, not in the work queue.
+//!   invalidates no range of a process's address space. It also waits for the end of the threads
+//!   that the driver has created in that process. A stopped process delays their end.
+//!   `rrxe_deferred` runs QPs, sets the QPs of overflowed CQs to the error state, and serves the
+//!   last doorbells of doorbell pages whose polling the watchdog has ended. A work queue starts its
+//!   items in the order of their arrival. So without limits a user's part of the time would grow
+//!   with the number of the user's QPs, CQs and contexts. An object whose account has no thread
+//!   left waits in a list of the account, not in the work queue.
 //! - Multicast groups. No other limit divides them: attachments are not uverbs objects, so the
 //!   `rdma` cgroup does not count them.
 //! - Flow steering rules. Each frame of the host may be matched against all rules. The `rdma`
@@ -25,12 +25,15 @@
 //!   waits for a page fault (a parked QP) keeps its packets for as long.
 //!
 //! An object is charged to two accounts at a time, that of its process's memory cgroup and that of
-//! its user, and must be within the limits of both.
+//! its user, and must be within the limits of both. An object of a process in the root cgroup is
+//! charged to its user only. A user namespace that root created for several users counts as one
+//! user ([`Identity::UserNamespace`]).
 //!
 //! The limit of a memory cgroup is lower than that of a user, except for threads of
-//! `rrxe_deferred`. It counts the objects of that cgroup itself: each cgroup below has an account
-//! of its own. It bounds a container. A container cannot leave its cgroup, and creates no cgroups
-//! below unless that cgroup was delegated to it. But its root may become any user.
+//! `rrxe_deferred`. The objects of a cgroup below it do not count: each cgroup has an account of
+//! its own. The limit of a memory cgroup bounds a container. A container cannot leave its cgroup,
+//! and creates no cgroups below unless that cgroup was delegated to it. But its root may become any
+//! user.
 //!
 //! The limit of a user bounds users to whom a part of the cgroup tree was delegated, because these
 //! create as many cgroups there as they like. It also bounds users in the root cgroup, which has no
@@ -76,7 +79,7 @@ pub(crate) struct Account {
     /// Threads of `rrxe_release`, which release ended chunks of on-demand memory.
     #[pin]
     releases: Semaphore<Waiter>,
-    /// Quota of calls of `ibv_advise_mr()` whose advice is queued or followed by threads.
+    /// Quota of calls of `ibv_advise_mr()` whose advice is queued, or which a thread carries out.
     advice: Arc<Quota>,
     /// Quota of attachments to multicast groups.
     attachments: Arc<Quota>,
