@@ -3,11 +3,15 @@
 //! Instances of the generic code of the protocol engine (rust/roce), for a gate that looks for
 //! panics.
 //!
-//! The gate `no_panic_symbols` (tests/gates/gates.py) compiles this file as the kernel does, and
-//! fails if the object file refers to a panicking function. The host that the engine calls is
-//! opaque: the compiler cannot see which values it returns, and so cannot drop branches of the
-//! engine. It can see only that `take_recv` gives no error, and what the default methods of the
-//! traits return.
+//! There are instances of the methods of `Qp` that handle single packets and timers. There are none
+//! of `handle_train`, `poll_train` (with more than one packet), `handle_frame` and `flush_posted`.
+//!
+//! The gate `no_panic_symbols` (tests/gates/gates.py) compiles this file with the kernel's
+//! optimisation level and with overflow checks. The gate fails if the object file refers to a
+//! panicking function. The host that the engine calls is opaque: the compiler does not know the
+//! values that the host's methods return, so it cannot drop branches of the engine. There are two
+//! exceptions. `take_recv` never returns an error, and the default methods of the traits return
+//! constants.
 
 #![no_std]
 

@@ -9,7 +9,7 @@ use roce::mtu::Mtu;
 
 use crate::rng::Rng;
 
-/// The faults of the network, in permille of the packets.
+/// The faults of the network, in permille of the packets, and the delays of packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
     pub(crate) drop: u32,
@@ -91,9 +91,9 @@ pub(crate) struct Mistakes {
     pub(crate) bad_recv: u32,
     /// Receives that are too short.
     pub(crate) short_recv: u32,
-    /// READ responses that the peer makes too short.
+    /// READ responses whose payload is shortened by one byte on the way.
     pub(crate) short_answer: u32,
-    /// Packets during which the responder's memory fails or isn't resident.
+    /// Packets whose access to the responder's memory fails or meets a page fault.
     pub(crate) memory_fault: u32,
 }
 
@@ -118,7 +118,7 @@ pub(crate) enum Chaos {
     BadModify,
     /// All packets to one node are lost.
     Blackhole,
-    /// The next completions of a node don't fit their queue.
+    /// The next completions of a node don't fit in their CQ.
     Overflow,
 }
 
@@ -138,14 +138,14 @@ pub(crate) struct Swarm {
     pub(crate) near_wrap: bool,
     /// The connections are unreliable instead of reliable.
     pub(crate) unreliable: bool,
-    /// The connections are extended reliable ones: one end only sends, and the other only receives,
-    /// from the shared receive queues that the requests name.
+    /// The connections are extended reliable ones. One end has only a requester. The other end has
+    /// only a responder. It takes receives from the shared receive queues that the requests name.
     pub(crate) xrc: bool,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
-    /// Maximum of READs and atomics in flight, on both sides.
+    /// `max_rd_atomic` and `max_dest_rd_atomic` of both ends of a connection.
     pub(crate) rd_atomic: u8,
     pub(crate) sq: u32,
     pub(crate) rq: u32,
@@ -155,9 +155,10 @@ pub(crate) struct Swarm {
     pub(crate) fence: u32,
     /// Permille of the packets after which a forged one arrives.
     pub(crate) strangers: u32,
-    /// Permille of the occasions on which receives are replenished.
+    /// Probability, in permille, that an application replenishes the receives when it runs.
     pub(crate) recv_eagerness: u32,
-    /// Maximum number of nanoseconds between a stimulus and the following polls.
+    /// Upper bound, in nanoseconds, of the random delay between an event, such as the arrival of a
+    /// packet, and the poll of the engine.
     pub(crate) laziness: u64,
     /// Maximum number of nanoseconds between two runs of an application.
     pub(crate) pace: u64,
@@ -173,7 +174,7 @@ impl Swarm {
             _ => Mtu::Bytes4096,
         };
         let pairs = rng.pick(&[1, 1, 1, 2, 2, 3]);
-        // Long messages fill the window in flight. Some seeds have them.
+        // Some seeds have messages that exceed the engine's limit of packets in flight.
         let long = rng.chance(20);
         let longest = if long {
             700
@@ -238,13 +239,13 @@ impl Swarm {
         self.longest * self.mtu.bytes()
     }
 
-    /// Returns the number of bytes at the start of a node's memory that are only sent from and
-    /// never change.
+    /// Returns the length in bytes of the area at the start of a node's memory that holds the data
+    /// to send. Nothing writes to this area.
     pub(crate) fn source(&self) -> usize {
         (2 * self.max_message() as usize).max(1 << 16)
     }
 
-    /// Returns the length in bytes of each region that peers may access from the start.
+    /// Returns the length in bytes of each region that exists when the simulation starts.
     pub(crate) fn target(&self) -> usize {
         (self.max_message() as usize).max(1 << 14)
     }

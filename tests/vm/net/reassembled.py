@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that a packet may be reassembled in the buffer that the driver sent.
+"""Tests that reassembly of a packet in the buffer that the driver sent does no harm.
 
   reassembled.py DEVICE GID-INDEX
 
 DEVICE is a link on eth0 of namespace h1. The container, h2, rewrites a packet of h1 into a first
-IPv6 fragment, in the same buffer, and connection tracking completes it with a last fragment that h2
-has forged. The path MTU is smaller than the packet, so the packet has a routing entry of its own.
-Reassembly changes the buffer's `truesize`. If the buffer had a socket, the socket's count of bytes
-would become wrong, so the driver gives such a buffer no socket (route.rs).
+IPv6 fragment, in the same buffer. Connection tracking completes this fragment with a last fragment
+that h2 has forged. routes.sh has made the path MTU smaller than the packet, so the packet has a
+routing entry of its own. Reassembly changes the buffer's `truesize`. If the buffer had a socket,
+the socket's count of bytes would become wrong, so the driver gives no buffer a socket (route.rs).
 """
 
 import json

@@ -1,14 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=700
-# Tests the combinations of perftest's settings between two hosts, which a veth pair connects: each
-# program over each transport, polling and with events, inline, with many QPs, in both directions,
-# connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU. perftest/cases.py
-# selects combinations in which each pair of settings occurs. XRC runs through librrxe, because
-# stock librxe has no XRC. perftest does not compare its data, so rrxe-check does, while perftest
-# loads the devices. Settings of the environment:
+# Tests combinations of perftest's settings between two hosts, which a veth pair connects: each
+# program over each of its transports, polling and with events, inline, with many QPs, in both
+# directions, connected by sockets and by librdmacm, over IPv4 and IPv6, with each MTU.
+# perftest/cases.py selects combinations in which each pair of settings occurs. XRC runs through
+# librrxe, because stock librxe has no XRC. perftest does not compare the data that it transfers. So
+# at the end rrxe-check transfers and compares data while perftest loads the devices. Environment
+# variables:
 #
-#   PERFTEST       `all` runs all combinations, which takes an hour; 300 runs that many at random
+#   PERFTEST       `all` runs all combinations, which takes an hour, so `make vm` needs a larger
+#                  TIMEOUT. A number runs that many random combinations
 #   SEED           selects other random combinations (0)
 #   PERFTEST_JOBS  number of programs at a time (4): programs that start and wait for each other
 #                  leave CPUs idle
@@ -26,8 +28,8 @@ declare -A GID=(
 	[2-4]=$(gid_index "$DEV2" $HOST2_V4) [2-6]=$(gid_index "$DEV2" $HOST2_V6)
 )
 
-# Replaces the condition on which run_server_and_client starts the client: the server listens on a
-# TCP port, or by librdmacm.
+# Replaces the function of guest.sh: succeeds if the server listens on a TCP port, or by librdmacm.
+# run_server_and_client then starts the client.
 connect=tcp port=18515
 _listening() {
 	if [[ $connect == cm ]]; then

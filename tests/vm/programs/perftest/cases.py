@@ -37,7 +37,7 @@ DEPTH = 16
 
 
 def is_supported(case):
-    """Whether perftest has this combination."""
+    """Returns whether perftest has this combination."""
     verb, transport = case["verb"], case["transport"]
     if transport not in TRANSPORTS[verb]:
         return False

@@ -32,8 +32,8 @@ fn write(connection: &SelfConnected) -> io::Result<()> {
     connection.send(IBV_WR_RDMA_WRITE, 0)
 }
 
-/// Posts a burst of WRITEs and yields the CPU until they have completed. So the kernel regards the
-/// process as busy and polls its doorbells.
+/// Posts a burst of WRITEs and yields the CPU until they have completed. The doorbell calls of the
+/// burst make rrxe poll the process's doorbell page.
 fn keep_busy(connection: &SelfConnected) -> io::Result<()> {
     (0..BURST).try_for_each(|_| write(connection))?;
     (0..BURST).try_for_each(|_| connection.wait_for_completion(thread::yield_now))
@@ -51,7 +51,7 @@ pub fn measure(device: &str) -> Fallible<()> {
         polls.push(time(|| connection.take())?);
         empty_polls.push(time(|| match connection.take() {
             Err(empty) if empty.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            _ => Err(io::Error::other("a completion too many")),
+            _ => Err(io::Error::other("the CQ is not empty")),
         })?);
         receives.push(time(|| connection.receive())?);
         arms.push(time(|| connection.cq.arm(false))?);

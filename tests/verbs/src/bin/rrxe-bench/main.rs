@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The load of `make bench`. A process of the program runs one case, with both ends, and prints the
-//! result as a line of JSON. `calls` prints a line for each verb.
+//! result as a line of JSON. `calls` prints a line for each kind of call.
 //!
 //! ```text
 //! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read PATTERN SIZE COUNT DEPTH EVERY
@@ -17,7 +17,8 @@
 //! at most DEPTH messages are in flight, and one in EVERY is signaled. COUNT messages are measured,
 //! after at least a quarter as many that are not (warm-up).
 //!
-//! `calls` measures the mean duration of a call, for each verb of the data path.
+//! `calls` measures the duration of each verbs call of the data path: the median of the means of 64
+//! bursts of 32 calls.
 //!
 //! `busy` measures nothing: it makes the verbs calls until its standard input ends, so that a
 //! script can count its system calls (calls.sh).
