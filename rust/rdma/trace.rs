@@ -92,8 +92,8 @@ events! {
 }
 
 /// Emits the events of a packet that QP `qpn` sends: `rrxe_packet_out`, `rrxe_retransmit` for a
-/// retransmission, and `rrxe_nak_out` for a NAK or RNR NAK. Emits those of each packet of a train.
-/// `mtu` is the path MTU of the QP.
+/// retransmission, and `rrxe_nak_out` for a NAK or RNR NAK. For a train, it emits the events of
+/// each packet. `mtu` is the path MTU of the QP.
 #[inline(always)]
 pub fn packet_out(device: &IbDevice, qpn: u32, transmit: &Transmit, mtu: Mtu) {
     if packet_out_enabled() || retransmit_enabled() || nak_out_enabled() {
@@ -128,7 +128,7 @@ fn trace_packet_out(device: &IbDevice, qpn: u32, packet: &Packet, retransmission
     }
 }
 
-/// Emits the events of each packet of a train that QP `qpn` received from its peer:
+/// Emits the events of each packet of a train (or of a single packet) that QP `qpn` has received:
 /// `rrxe_packet_in`, and `rrxe_nak_in` for a NAK or RNR NAK. `train` is called only if one of these
 /// events is enabled.
 #[inline(always)]
@@ -172,8 +172,9 @@ pub fn drop_for_qp(device: &IbDevice, qpn: u32, psn: u32, reason: &CStr) {
     }
 }
 
-/// Emits `rrxe_drop` for a packet that is dropped before a QP was found for it. The event has the
-/// device name `-`, QPN 0 and PSN 0. `reason` is the name of a counter.
+/// Emits `rrxe_drop` for a packet that is dropped before a QP handles it: no QP was found for it,
+/// or too many packets wait for the QP. The event has the device name `-`, QPN 0 and PSN 0.
+/// `reason` is the name of a counter.
 #[inline(always)]
 pub fn drop_without_qp(reason: &CStr) {
     if drop_enabled() {

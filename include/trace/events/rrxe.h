@@ -61,7 +61,7 @@ DEFINE_EVENT(rrxe_packet, rrxe_packet_out,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length));
 
-/* QP qpn receives the packet from its peer. */
+/* QP qpn has received the packet. */
 DEFINE_EVENT(rrxe_packet, rrxe_packet_in,
 	TP_PROTO(const char *device, u32 qpn, u32 dest, u8 opcode, u32 psn, u32 length),
 	TP_ARGS(device, qpn, dest, opcode, psn, length));

@@ -101,7 +101,7 @@ struct rrxe_create_qp_resp {
 /*
  * Offset in bytes from the beginning of a CQ's ring: a __u32 of enum rrxe_cq_arm. The process
  * writes it, followed by a full barrier. The kernel reads it after each completion that it adds,
- * and sets it to RRXE_CQ_ARM_NONE when it notifies the process.
+ * and sets it to RRXE_CQ_ARM_NONE when a notification becomes due.
  */
 #define RRXE_CQ_ARM		320
 

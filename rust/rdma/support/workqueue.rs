@@ -37,6 +37,7 @@ unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
     /// Creates a work queue that runs its items in softirq (`WQ_BH`), on the CPU that queued them.
+    /// An item that runs while it is queued again runs again on the same CPU.
     ///
     /// `name` is shown to the administrator. Must be called in process context.
     ///
@@ -81,8 +82,8 @@ impl OwnedQueue {
 
     /// Queues `item`, as `Queue::enqueue` of the kernel crate does. Callable in any context.
     ///
-    /// The type gives no access to the [`Queue`]: `destroy_workqueue()` does not wait for the
-    /// timers of `Queue::enqueue_delayed()`.
+    /// The type gives no access to the [`Queue`], because `destroy_workqueue()` does not wait for
+    /// the timers of `Queue::enqueue_delayed()`.
     pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
@@ -92,8 +93,11 @@ impl OwnedQueue {
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
-    /// Queues `item` of a [`Self::new_bh`] queue, and runs it before the return if softirqs may
-    /// run.
+    /// Queues `item` of a [`Self::new_bh`] queue. If softirqs may run, this CPU runs its pending
+    /// softirqs before the return, and usually runs `item` with them.
+    ///
+    /// The item runs later if it is still running on another CPU, which then runs it again, or if
+    /// the kernel's time limits end the softirqs first (`bh_worker()`, kernel/workqueue.c).
     ///
     /// Softirqs may run in process context with neither interrupts nor bottom halves disabled.
     /// Callable in any context. The caller may hold any lock that is held with softirqs enabled: a

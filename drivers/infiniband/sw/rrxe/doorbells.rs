@@ -17,10 +17,10 @@
 //!
 //! A poller may get no CPU while doorbells ring: the process itself may spin on the only CPU, or
 //! other work may take too long. A timer, the watchdog, detects that within twice
-//! [`Workqueues::watchdog_period`], or within 20 ms on a page where nothing was posted for a long
-//! time. The watchdog then tells the process to make the doorbell call again. A thread that counts
-//! for the page's payer (`limits/accounts.rs`) serves the doorbells rung so far ([`watchdog`]).
-//! Later posts are served in the process's own system calls.
+//! [`Workqueues::watchdog_period`]. On a page where nothing was posted for a long time, the
+//! detection takes up to 20 ms if that is longer. The watchdog then tells the process to make the
+//! doorbell call again. A thread that counts for the page's payer (`limits/accounts.rs`) serves the
+//! doorbells rung so far ([`watchdog`]). Later posts are served in the process's own system calls.
 //!
 //! Setting a bit costs a process next to nothing. So a page whose doorbells ring although nothing
 //! was posted is polled for a short time only, and not again for a while.

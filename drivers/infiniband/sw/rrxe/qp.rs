@@ -279,8 +279,8 @@ impl Qp {
     ///
     /// # Context
     ///
-    /// Any. The engine runs in softirq, either before this returns or as soon as softirqs may run,
-    /// as after an interrupt.
+    /// Any. The engine runs in softirq: usually before this returns if softirqs may run, otherwise
+    /// later (`OwnedQueue::enqueue_eagerly()`).
     ///
     /// # Errors
     ///
