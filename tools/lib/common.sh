@@ -20,10 +20,11 @@ die() {
 # Prints the key of a cached object: the first 12 hex digits of the SHA-256 hash of standard input.
 key() { sha256sum | cut -c1-12; }
 
-# Prints the home directory of the user who called sudo, so that root and this user share one cache.
+# Prints the home directory of the user who called sudo, or of the current user without sudo. So
+# root and the caller of sudo share one cache.
 sudo_user_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
 
-# Sets RRXE_CACHE, the directory of all downloaded and built files, and RRXE_BUILD.
+# Sets RRXE_BUILD, and RRXE_CACHE unless it is set: the directory of all downloaded and built files.
 cache_name() {
 	: "${RRXE_CACHE:=$(sudo_user_home)/.cache/rrxe}"
 	# Build output of this clone of the repository. Other clones have other directories.
@@ -54,7 +55,7 @@ with_lock() {
 	shift
 	exec {fd}>"$RRXE_CACHE/locks/$name"
 	if ! flock -n "$fd"; then
-		say "waiting for another rrxe that has the $name"
+		say "waiting for another rrxe process, which holds the lock '$name'"
 		flock "$fd"
 	fi
 	"$@"
@@ -63,7 +64,8 @@ with_lock() {
 	return $rc
 }
 
-# retry COMMAND...: tries a command, such as a download, three times with pauses between the tries.
+# retry COMMAND...: runs a command, such as a download, until it succeeds, three times at most, with
+# pauses between the tries.
 retry() {
 	local try
 	for try in 1 2 3; do

@@ -36,7 +36,7 @@ from pairs import (
 from uverbs import alloc_dm, errno_of, free_dm
 
 PEER, PEER_GID_INDEX = sys.argv[3], int(sys.argv[4])
-# Bytes: of the largest piece of device memory, and of all device memory that there may be.
+# Size in bytes of the largest piece of device memory, and of all device memory of a device.
 MAX_PIECE, MAX_TOTAL = 256 << 10, 16 << 20
 # Limits, in bytes, of a user and of a memory cgroup other than the root cgroup.
 USER_LIMIT, CGROUP_LIMIT = MAX_TOTAL // 2, MAX_TOTAL // 4
@@ -80,10 +80,11 @@ class Hosts(Pair):
         self.kept.append(DMMR(self.pds[side], length, access | ZERO_BASED, dm, offset))
         return self.kept[-1]
 
-    def known(self, length, side=0, fill=True):
-        """Returns a buffer of the process, its (address, length, lkey) and its rkey.
+    def registered_buffer(self, length, side=0, fill=True):
+        """Registers a new buffer of the process with PEER, or with the device `side`.
 
-        Its region is one of PEER, or of the device `side`."""
+        With `fill` the buffer holds `pattern(length)`. Returns the buffer, its (address, length,
+        lkey) and its rkey."""
         buffer = Buffer(length)
         if fill:
             buffer.fill(pattern(length))
@@ -140,7 +141,7 @@ def remote_use():
         dm = hosts.memory(size)
         equal(read(dm, size), bytes(size), "fresh memory")
         region = hosts.region(dm, length, offset)
-        source, local, _ = hosts.known(length)
+        source, local, _ = hosts.registered_buffer(length)
         data = source.read(length)
         equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write")
         equal(read(dm, length, offset) == data, True, "data that was written")
@@ -159,7 +160,7 @@ def local_use():
     hosts, length = Hosts(), 5 * PAGE + 4
     dm = hosts.memory(length + 8)
     region = hosts.region(dm, length, 8, LOCAL_WRITE)
-    buffer, there, rkey = hosts.known(length)
+    buffer, there, rkey = hosts.registered_buffer(length)
     here = (0, length, region.lkey)
     hosts.qps[1].post_recv(RecvWR(sg=[SGE(*here)], num_sge=1))
     hosts.qps[0].post_send(SendWR(sg=[SGE(*there)], num_sge=1))
@@ -183,7 +184,7 @@ def atomics():
     hosts = Hosts()
     dm = hosts.memory(PAGE + 64)
     region = hosts.region(dm, 64, PAGE)
-    old, local, _ = hosts.known(8)
+    old, local, _ = hosts.registered_buffer(8)
     dm.copy_to_dm(PAGE + 16, struct.pack("=Q", 40), 8)
     for opcode, operands, wanted in (
         (e.IBV_WR_ATOMIC_FETCH_AND_ADD, (2, 0), (40, 42)),
@@ -213,7 +214,7 @@ def remote_bounds():
         hosts = Hosts()
         dm = hosts.memory(4 * PAGE)
         region = hosts.region(dm, length, PAGE + 7, access)
-        _, (source, _, key), _ = hosts.known(size + PAGE)
+        _, (source, _, key), _ = hosts.registered_buffer(size + PAGE)
         seen = getattr(hosts, opcode)((source, count, key), (at & (1 << 64) - 1, region.rkey))
         equal(seen, wanted, f"{opcode} {count} bytes at {at} of {length} with rights {access:#x}")
         if seen == REM_ACCESS_ERR:
@@ -232,7 +233,7 @@ def local_bounds():
         hosts.swap_sides()
         dm = hosts.memory(2 * PAGE, side=0)
         region = hosts.region(dm, 100, PAGE - 4, access, side=0)
-        _, (source, _, _), rkey = hosts.known(200, side=1)
+        _, (source, _, _), rkey = hosts.registered_buffer(200, side=1)
         seen = hosts.read((at, count, region.lkey), (source, rkey))
         equal(seen, wanted, f"read {count} bytes to {at} with rights {access:#x}")
 
@@ -319,7 +320,7 @@ def lifetime():
     region = hosts.region(dm, 2 * PAGE)
     equal(errno_of(free_dm, context, dm.handle), errno.EBUSY,
           "errno of freeing memory with a region")
-    source, local, _ = hosts.known(2 * PAGE)
+    source, local, _ = hosts.registered_buffer(2 * PAGE)
     equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write after the refusal to free")
     equal(map_dm(context, dm.handle, PAGE), -errno.EINVAL, "mapping of a part")
     equal(map_dm(context, dm.handle, 3 * PAGE), -errno.EINVAL, "mapping beyond the end")
@@ -343,7 +344,7 @@ def lifetime():
     equal(again > 0, True, "second mapping")
     libc.munmap(again, 2 * PAGE)
     free_dm(context, other)
-    # The end of a region ends the access of its peers.
+    # A peer has no access to a deregistered region.
     dm = hosts.memory(PAGE)
     region = hosts.region(dm, PAGE)
     rkey = region.rkey
@@ -376,7 +377,7 @@ def fork():
     dm = hosts.memory(PAGE)
     region = hosts.region(dm, PAGE)
     in_child(lambda: dm.copy_to_dm(8, b"children", 8))
-    target, local, _ = hosts.known(PAGE)
+    target, local, _ = hosts.registered_buffer(PAGE)
     equal(hosts.read(local, (0, region.rkey)), SUCCESS, "read")
     equal(target.read(8, 8), b"children", "data that the child wrote")
 
@@ -404,7 +405,7 @@ def killed_process():
         dm = hosts.memory(MAX_PIECE)
         region = hosts.region(dm, MAX_PIECE)
         allocate_all(hosts.contexts[1:])
-        _, local, _ = hosts.known(MAX_PIECE)
+        _, local, _ = hosts.registered_buffer(MAX_PIECE)
         reported = False
         while hosts.write(local, (0, region.rkey)) == SUCCESS:
             if not reported:
@@ -465,7 +466,7 @@ def deleted_device():
     context = hosts.contexts[1]
     dm = hosts.memory(MAX_PIECE)
     region = hosts.region(dm, MAX_PIECE)
-    _, local, _ = hosts.known(MAX_PIECE)
+    _, local, _ = hosts.registered_buffer(MAX_PIECE)
     equal(hosts.write(local, (0, region.rkey)), SUCCESS, "write")
     subprocess.run(["ip", "netns", "exec", "h1", "rdma", "link", "del", DEVICE], check=True)
     equal(read(dm, MAX_PIECE) == pattern(MAX_PIECE), True, "data in the mapping")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests that a UD QP goes on sending although one of its destinations keeps all its packets.
+"""Tests that a UD QP goes on sending although one destination host keeps all packets it receives.
 
   queueing_host.py DEVICE GID-INDEX KEEPER OTHER BROADCAST
 
@@ -18,13 +18,13 @@ from pyverbs.qp import QPAttr
 from pairs import Datagrams, case, counter, main, wait_until_equal
 
 KEEPER, OTHER, BROADCAST = sys.argv[3:]
-# Number of datagrams to the host that keeps them: more than the tx limit of 64 packets (limits.rs:
-# PACKETS_IN_FLIGHT); and number of datagrams to other addresses.
+# Number of datagrams to the host that keeps them, more than the tx limit of a QP (64 packets,
+# limits.rs: PACKETS_IN_FLIGHT). Number of datagrams to each other address.
 KEPT_DATAGRAMS, DATAGRAMS = 150, 20
 
 
 def send(sender, address, count, counter_name="sent_pkts"):
-    """Sends `count` datagrams to the address. Fails unless the counter counts them soon."""
+    """Sends `count` datagrams to the address, and waits until the counter has counted them."""
     before = counter(counter_name)
     handle = sender.post(address, count)
     wait_until_equal(lambda: counter(counter_name) - before >= count, True,
