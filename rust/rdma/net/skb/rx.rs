@@ -62,8 +62,9 @@ struct Control {
     origin: Origin,
     /// QPN of the sender, if a QP of this host sent the packet without a network.
     sender: Option<u32>,
+    /// Contents of the buffer.
     contents: Contents,
-    /// Number of packets of a train that were received before.
+    /// Number of packets of a train or a burst that were received before.
     received: u32,
 }
 

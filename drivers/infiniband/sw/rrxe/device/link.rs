@@ -597,7 +597,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Registers the link type, so that users can create devices. All devices use `workqueues`.
+    /// Registers the link type. The devices that users create use `workqueues` and `options`.
     ///
     /// # Errors
     ///

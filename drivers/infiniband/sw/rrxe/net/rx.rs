@@ -268,9 +268,7 @@ impl RxPacket {
         let icrc = burst_icrc(headers, count, burst_icrcs, |register| {
             self.skb.crc32(register, linear.len(), payload)
         })?;
-        let mut found = [0; ICRC_LEN];
-        self.skb.copy_to_slice(covered, &mut found).ok()?;
-        (icrc == found).then_some(())
+        (icrc == trailer(&self.skb, covered)?).then_some(())
     }
 }
 
@@ -318,15 +316,19 @@ fn icrc_is_right(skb: &RxSkb) -> Option<()> {
     let done = covered.min(linear.len());
     let start = start_icrc(skb, linear.get(..done)?)?;
     let register = skb.crc32(start.register(), done, covered.checked_sub(done)?)?;
-    let icrc = match linear.get(covered..).and_then(|tail| tail.first_chunk()) {
-        Some(icrc) => *icrc,
-        None => {
-            let mut icrc = [0; ICRC_LEN];
-            skb.copy_to_slice(covered, &mut icrc).ok()?;
-            icrc
-        }
-    };
-    (Icrc::resume(register).finish() == icrc).then_some(())
+    (Icrc::resume(register).finish() == trailer(skb, covered)?).then_some(())
+}
+
+/// Returns the ICRC of a packet, which has `covered` bytes before it.
+#[inline]
+fn trailer(skb: &RxSkb, covered: usize) -> Option<[u8; ICRC_LEN]> {
+    let linear = skb.linear().get(covered..);
+    if let Some(icrc) = linear.and_then(|tail| tail.first_chunk()) {
+        return Some(*icrc);
+    }
+    let mut icrc = [0; ICRC_LEN];
+    skb.copy_to_slice(covered, &mut icrc).ok()?;
+    Some(icrc)
 }
 
 /// Receives a packet or a burst from the network. Softirq, under RCU.
