@@ -174,6 +174,11 @@ def short_files(top):
 
 def no_panic_symbols(top):
     """the engine's object code refers to no panic"""
+    qp, instances = top / "rust/roce/qp/mod.rs", top / "tests/gates/engine_object.rs"
+    methods = re.findall(r"^    pub fn (\w+)", qp.read_text(), re.M) if qp.exists() else []
+    instantiated = set(re.findall(r"^pub fn (\w+)", instances.read_text(), re.M))
+    if missing := [name for name in methods if name not in instantiated]:
+        return [f"engine_object.rs has no instance of {name}" for name in missing]
     flags = ["--edition=2021", "--crate-type=lib", "-Copt-level=2", "-Cpanic=abort",
              "-Coverflow-checks=on", "-Cdebug-assertions=off", "-Ccodegen-units=1",
              "-Csymbol-mangling-version=v0"]

@@ -172,6 +172,9 @@ CASES = {
     "engine code with an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
     "an object file without the engine's code": (
         {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),
+    "a method of Qp without an instance": (
+        {"rust/roce/qp/mod.rs": SPDX + "impl Qp {\n    pub fn gone(&self) {}\n}\n"},
+        ("no_panic_symbols",)),
 }
 
 
