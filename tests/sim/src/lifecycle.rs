@@ -234,7 +234,7 @@ impl World {
             Chaos::Blackhole => {
                 self.blackhole = Some(end % 2);
                 let until = self.now + self.rng.below(24 * self.swarm.rto());
-                self.stormy_until = self.stormy_until.max(until);
+                self.faults_until = self.faults_until.max(until);
                 self.agenda.at(until, Event::BlackholeEnds);
                 Ok(())
             }

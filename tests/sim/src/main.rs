@@ -11,6 +11,7 @@
 mod agenda;
 mod answers;
 mod datagram;
+mod forged;
 mod host;
 mod lifecycle;
 mod memory;
@@ -22,7 +23,6 @@ mod responses;
 mod rng;
 mod side;
 mod stats;
-mod strangers;
 mod swarm;
 mod trace;
 mod traffic;

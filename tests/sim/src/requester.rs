@@ -81,7 +81,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     if (ext..next).contains(&side.tx.una) {
         side.tx.tries += 1;
-        side.tx.fair_tries += 1;
+        side.tx.tries_without_faults += 1;
         side.tx.rnr_until = None;
         let most = u32::from(side.profile.retry_cnt) + 1;
         if side.tx.tries > most && !side.tx.muddled {
@@ -107,7 +107,7 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
     };
     if ext <= tx.una && tx.una < tx.cursor {
         tx.tries -= 1;
-        tx.fair_tries -= 1;
+        tx.tries_without_faults -= 1;
     }
     tx.cursor = ext;
     tx.unasked = 0;

@@ -119,7 +119,7 @@ fn advance(side: &mut Side, una: u64) {
         // A packet before the cursor was sent since the engine last went back. That is its first
         // try.
         tx.tries = u32::from(una < tx.cursor);
-        tx.fair_tries = 0;
+        tx.tries_without_faults = 0;
         tx.rnr_naks = 0;
         tx.rnr_echoes = 0;
         tx.starved = false;

@@ -83,7 +83,7 @@ pub(crate) struct Tx {
     /// Number of times that `una` was sent: since it became the oldest, and at most once before.
     pub(crate) tries: u32,
     /// Number of times that `una` was sent since it became the oldest and the faults stopped.
-    pub(crate) fair_tries: u32,
+    pub(crate) tries_without_faults: u32,
     /// Number of request packets since the last one that requested a response, or since the
     /// requester went back.
     pub(crate) unasked: u32,

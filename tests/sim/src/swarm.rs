@@ -9,9 +9,9 @@ use roce::mtu::Mtu;
 
 use crate::rng::Rng;
 
-/// The faults of the network, in permille of the packets, and the delays of packets.
+/// The impairments of the network (tc-netem(8)): faults in permille of the packets, and delays.
 #[derive(Clone, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Impairments {
     pub(crate) drop: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
@@ -24,9 +24,9 @@ pub(crate) struct Weather {
     pub(crate) jitter: u64,
 }
 
-impl Weather {
-    /// Creates a network without faults.
-    pub(crate) fn fair(latency: u64) -> Self {
+impl Impairments {
+    /// Returns the impairments of a network without faults.
+    pub(crate) fn none(latency: u64) -> Self {
         Self {
             drop: 0,
             duplicate: 0,
@@ -132,7 +132,7 @@ pub(crate) struct Swarm {
     /// Length of the longest message in packets.
     pub(crate) longest: u32,
     pub(crate) kinds: Vec<Kind>,
-    pub(crate) weather: Weather,
+    pub(crate) impairments: Impairments,
     pub(crate) mistakes: Mistakes,
     pub(crate) chaos: Vec<Chaos>,
     pub(crate) near_wrap: bool,
@@ -154,7 +154,7 @@ pub(crate) struct Swarm {
     pub(crate) unsignaled: u32,
     pub(crate) fence: u32,
     /// Permille of the packets after which a forged one arrives.
-    pub(crate) strangers: u32,
+    pub(crate) forged: u32,
     /// Probability, in permille, that an application replenishes the receives when it runs.
     pub(crate) recv_eagerness: u32,
     /// Upper bound, in nanoseconds, of the random delay between an event, such as the arrival of a
@@ -206,7 +206,7 @@ impl Swarm {
             ops: (ops / pairs as u64) as u32,
             longest,
             kinds,
-            weather: weather(rng),
+            impairments: impairments(rng),
             mistakes,
             unreliable,
             xrc,
@@ -227,7 +227,7 @@ impl Swarm {
             srq: rng.chance(250),
             unsignaled: rng.pick(&[0, 0, 200, 500, 1000]),
             fence: rng.pick(&[0, 0, 200, 600]),
-            strangers: rng.pick(&[0, 0, 20, 200]),
+            forged: rng.pick(&[0, 0, 20, 200]),
             recv_eagerness: rng.pick(&[1000, 1000, 900, 500, 150]),
             laziness: rng.pick(&[0, 0, 1_000, 20_000, 200_000]),
             pace: if quick { 20_000 } else { 400_000 },
@@ -272,17 +272,17 @@ fn kinds(rng: &mut Rng) -> Vec<Kind> {
     kinds
 }
 
-pub(crate) fn weather(rng: &mut Rng) -> Weather {
+pub(crate) fn impairments(rng: &mut Rng) -> Impairments {
     let latency = rng.pick(&[1_000, 5_000, 20_000, 100_000]);
     if rng.chance(100) {
-        return Weather::fair(latency);
+        return Impairments::none(latency);
     }
-    let stormy = rng.chance(250);
-    let mut level = |mild: &[u32], wild: &[u32]| {
+    let is_heavy = rng.chance(250);
+    let mut level = |light: &[u32], heavy: &[u32]| {
         if rng.chance(500) {
             0
         } else {
-            rng.pick(if stormy { wild } else { mild })
+            rng.pick(if is_heavy { heavy } else { light })
         }
     };
     let drop = level(&[5, 10, 30, 50], &[100, 200]);
@@ -290,7 +290,7 @@ pub(crate) fn weather(rng: &mut Rng) -> Weather {
     let reorder = level(&[10, 50], &[200, 500]);
     let corrupt = level(&[5, 20], &[50, 100]);
     let no_memory = level(&[5, 20], &[50, 100]);
-    Weather {
+    Impairments {
         drop,
         duplicate,
         reorder,

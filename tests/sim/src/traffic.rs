@@ -176,7 +176,7 @@ impl World {
         };
         // A pause delays a packet that the timer decided to send.
         let slack = self.swarm.laziness + 2 * RESUME_DELAY + this.side.pause;
-        let dropped = !this.side.unreliable && self.rng.chance(self.weather.no_memory);
+        let dropped = !this.side.unreliable && self.rng.chance(self.impairments.no_memory);
         let undo = dropped.then(|| this.side.rx.clone());
         let connected = this.side.epoch == peer.side.epoch;
         let checked = if !is_response(&packet.body) {
@@ -299,22 +299,22 @@ impl World {
         if let Body::Ack(aeth) = packet.body {
             self.stats.rnr += u64::from(matches!(aeth.syndrome, Syndrome::RnrNak { .. }));
         }
-        if self.ends[end].side.unreliable && self.rng.chance(self.weather.no_memory) {
+        if self.ends[end].side.unreliable && self.rng.chance(self.impairments.no_memory) {
             self.stats.no_memory += 1;
             return self.lost(end, "no memory");
         }
-        if self.rng.chance(self.weather.drop) {
+        if self.rng.chance(self.impairments.drop) {
             self.stats.dropped += 1;
             return self.lost(end, "dropped");
         }
         let datagram = wire::seal(&packet, payload);
         self.trace.mix_bytes(&datagram[..datagram.len().min(48)]);
-        let copies = 1 + u64::from(self.rng.chance(self.weather.duplicate));
+        let copies = 1 + u64::from(self.rng.chance(self.impairments.duplicate));
         self.stats.duplicated += copies - 1;
         for _ in 0..copies {
             let mut datagram = datagram.clone();
             let mut intact = Some(packet);
-            if self.rng.chance(self.weather.corrupt) {
+            if self.rng.chance(self.impairments.corrupt) {
                 self.stats.corrupted += 1;
                 self.lossy = true;
                 intact = None;
@@ -323,11 +323,11 @@ impl World {
                     datagram[bit / 8] ^= 1 << (bit % 8);
                 }
             }
-            let mut delay = self.weather.latency;
-            if self.rng.chance(self.weather.reorder) {
+            let mut delay = self.impairments.latency;
+            if self.rng.chance(self.impairments.reorder) {
                 self.stats.reordered += 1;
                 self.lossy = true;
-                delay += self.rng.below(self.weather.jitter);
+                delay += self.rng.below(self.impairments.jitter);
             }
             let flight = Flight {
                 to: end ^ 1,
@@ -386,8 +386,8 @@ impl World {
             }
         }
         self.receive(end, &packet, payload)?;
-        if current && self.rng.chance(self.swarm.strangers) {
-            self.intrude(end, &packet, payload)?;
+        if current && self.rng.chance(self.swarm.forged) {
+            self.receive_forged(end, &packet, payload)?;
         }
         self.soon(end)
     }

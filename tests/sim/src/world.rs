@@ -18,7 +18,7 @@ use crate::responder::{self, Forecast};
 use crate::rng::Rng;
 use crate::side::{Effect, Side};
 use crate::stats::Stats;
-use crate::swarm::{Kind, Swarm, Weather};
+use crate::swarm::{Impairments, Kind, Swarm};
 use crate::trace::Trace;
 use crate::workload::{GRANTS, TARGETS};
 
@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Memory>,
     pub(crate) rings: Vec<RecvRing>,
     pub(crate) ends: Vec<End>,
-    pub(crate) weather: Weather,
+    pub(crate) impairments: Impairments,
     /// The node to which all packets are lost.
     pub(crate) blackhole: Option<usize>,
     /// Set when the faults have stopped: the time at which all ends must have drained.
@@ -68,7 +68,7 @@ pub(crate) struct World {
     /// A fault may have lost a packet.
     pub(crate) lossy: bool,
     /// Earliest time at which the faults stop.
-    pub(crate) stormy_until: u64,
+    pub(crate) faults_until: u64,
     pub(crate) recovering: Vec<bool>,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
@@ -99,9 +99,9 @@ impl World {
                 End::new(index, &swarm, results)
             })
             .collect();
-        let stormy_until = u64::from(swarm.ops) * swarm.pace / 4;
+        let faults_until = u64::from(swarm.ops) * swarm.pace / 4;
         Self {
-            weather: swarm.weather.clone(),
+            impairments: swarm.impairments.clone(),
             recovering: vec![false; swarm.pairs],
             swarm,
             rng,
@@ -114,7 +114,7 @@ impl World {
             blackhole: None,
             deadline: None,
             lossy: false,
-            stormy_until,
+            faults_until,
             trace: Trace::new(print),
             stats: Stats::default(),
         }
@@ -130,7 +130,7 @@ impl World {
             self.agenda.at(self.rng.below(1000), Event::App(end));
         }
         for chaos in self.swarm.chaos.clone() {
-            let at = self.rng.below(self.stormy_until + 1);
+            let at = self.rng.below(self.faults_until + 1);
             self.agenda.at(at, Event::Chaos(chaos));
         }
         for _ in 0..MOST_EVENTS {
@@ -140,7 +140,7 @@ impl World {
             self.now = at;
             self.trace.mix(at);
             self.happen(event)?;
-            if self.weathered()? {
+            if self.check_end()? {
                 return self.finale();
             }
         }
@@ -168,16 +168,16 @@ impl World {
         }
     }
 
-    /// Stops the faults when all messages are posted, but not before `stormy_until`, or when that
+    /// Stops the faults when all messages are posted, but not before `faults_until`, or when that
     /// takes too long. Returns whether all ends have drained since then or, without an
     /// acknowledgment timer, may wait for ever.
-    fn weathered(&mut self) -> Result<bool, String> {
+    fn check_end(&mut self) -> Result<bool, String> {
         match self.deadline {
             None => {
                 let posted = self.ends.iter().all(|end| end.to_post == 0);
-                let overdue = self.now > self.stormy_until * 4 + 40 * self.swarm.rto();
-                if (posted && self.now >= self.stormy_until) || overdue {
-                    self.calm();
+                let overdue = self.now > self.faults_until * 4 + 40 * self.swarm.rto();
+                if (posted && self.now >= self.faults_until) || overdue {
+                    self.stop_faults();
                 }
                 Ok(false)
             }
@@ -205,27 +205,27 @@ impl World {
 
     /// Stops the faults. All ends must drain within 20 timeouts and the time that a network without
     /// faults needs.
-    fn calm(&mut self) {
-        self.weather = Weather::fair(self.swarm.weather.latency);
+    fn stop_faults(&mut self) {
+        self.impairments = Impairments::none(self.swarm.impairments.latency);
         self.blackhole = None;
         for end in &mut self.ends {
-            end.side.tx.fair_tries = 0;
+            end.side.tx.tries_without_faults = 0;
         }
         let outstanding: u64 = self
             .ends
             .iter()
             .map(|end| end.side.tx.assigned - end.side.tx.una)
             .sum();
-        let round = 2 * (self.weather.latency + self.swarm.laziness) + 10_000;
+        let round = 2 * (self.impairments.latency + self.swarm.laziness) + 10_000;
         let waits = 2 * requester::rnr_delay(self.swarm.min_rnr_timer);
-        let pause = if self.swarm.weather.no_memory == 0 {
+        let pause = if self.swarm.impairments.no_memory == 0 {
             0
         } else {
             LONGEST_PAUSE
         };
-        let spare = self.swarm.weather.jitter + waits + pause + outstanding * round;
+        let spare = self.swarm.impairments.jitter + waits + pause + outstanding * round;
         self.deadline = Some(self.now + 20 * self.swarm.rto() + spare);
-        self.trace.line(self.now, || "--- calm".into());
+        self.trace.line(self.now, || "--- faults stopped".into());
     }
 
     fn stuck(&self) -> String {
@@ -325,10 +325,10 @@ impl World {
         let gave_up = side.completed > before
             && side.messages[side.completed - 1].completed == Some(WcStatus::RetryExcErr);
         let answers = peer.receives() && peer.epoch == side.epoch;
-        if self.deadline.is_some() && gave_up && answers && side.tx.fair_tries > 1 {
+        if self.deadline.is_some() && gave_up && answers && side.tx.tries_without_faults > 1 {
             return Err(name(format!(
-                "gave up after {} tries on a fair network",
-                side.tx.fair_tries
+                "gave up after {} tries on a network without faults",
+                side.tx.tries_without_faults
             )));
         }
         let (broken, stopped) = (side.state == QpState::Err, side.failed.is_some());

@@ -61,7 +61,7 @@ impl World {
 
     pub(super) fn chaos(&mut self, end: usize) -> Check {
         let state = self.ends[end].side.state;
-        if self.calm || state != QpState::Rts {
+        if self.faults_stopped || state != QpState::Rts {
             return Ok(());
         }
         match self.rng.below(5) {

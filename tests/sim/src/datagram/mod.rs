@@ -34,7 +34,7 @@ use crate::recv::{Receive, RecvRing};
 use crate::rng::Rng;
 use crate::side::Effect;
 use crate::stats::Stats;
-use crate::swarm::{Kind, Weather};
+use crate::swarm::{Impairments, Kind};
 use crate::trace::Trace;
 use crate::wire;
 use crate::world::{Check, SimQp};
@@ -194,9 +194,9 @@ pub(crate) struct World {
     rings: Vec<RecvRing>,
     ends: Vec<End>,
     letters: Vec<Letter>,
-    weather: Weather,
+    impairments: Impairments,
     /// The faults have stopped.
-    calm: bool,
+    faults_stopped: bool,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
 }
@@ -220,7 +220,7 @@ impl World {
             .map(|index| End::new(index, &swarm, &mut rng))
             .collect();
         Self {
-            weather: swarm.weather.clone(),
+            impairments: swarm.impairments.clone(),
             swarm,
             rng,
             now: 0,
@@ -236,7 +236,7 @@ impl World {
             rings,
             ends,
             letters: Vec::new(),
-            calm: false,
+            faults_stopped: false,
             trace: Trace::new(print),
             stats: Stats::default(),
         }
@@ -262,12 +262,12 @@ impl World {
             self.now = at;
             self.trace.mix(at);
             self.happen(event)?;
-            if !self.calm && self.ends.iter().all(|end| end.to_post == 0) {
-                self.calm = true;
-                self.weather = Weather::fair(self.weather.latency);
-                self.trace.line(self.now, || "--- calm".into());
+            if !self.faults_stopped && self.ends.iter().all(|end| end.to_post == 0) {
+                self.faults_stopped = true;
+                self.impairments = Impairments::none(self.impairments.latency);
+                self.trace.line(self.now, || "--- faults stopped".into());
             }
-            if self.calm && self.flights == 0 && self.ends.iter().all(End::drained) {
+            if self.faults_stopped && self.flights == 0 && self.ends.iter().all(End::drained) {
                 return self.finale();
             }
         }
@@ -417,15 +417,15 @@ impl World {
     }
 
     fn send(&mut self, to: usize, origin: Origin, packet: Packet, datagram: &Rc<[u8]>) {
-        if self.rng.chance(self.weather.no_memory) || self.rng.chance(self.weather.drop) {
+        if self.rng.chance(self.impairments.no_memory) || self.rng.chance(self.impairments.drop) {
             self.stats.dropped += 1;
             return;
         }
-        let copies = 1 + u64::from(self.rng.chance(self.weather.duplicate));
+        let copies = 1 + u64::from(self.rng.chance(self.impairments.duplicate));
         self.stats.duplicated += copies - 1;
         for _ in 0..copies {
             let mut datagram = datagram.clone();
-            let corrupt = self.rng.chance(self.weather.corrupt);
+            let corrupt = self.rng.chance(self.impairments.corrupt);
             if corrupt {
                 self.stats.corrupted += 1;
                 let mut bytes = datagram.to_vec();
@@ -433,10 +433,10 @@ impl World {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 datagram = bytes.into();
             }
-            let mut delay = self.weather.latency;
-            if self.rng.chance(self.weather.reorder) {
+            let mut delay = self.impairments.latency;
+            if self.rng.chance(self.impairments.reorder) {
                 self.stats.reordered += 1;
-                delay += self.rng.below(self.weather.jitter);
+                delay += self.rng.below(self.impairments.jitter);
             }
             self.flights += 1;
             let event = Event::Arrive {
@@ -469,7 +469,7 @@ impl World {
 
     /// Lets the application post receives and work requests.
     fn app(&mut self, end: usize) -> Check {
-        if self.rng.chance(self.swarm.recv_eagerness) || self.calm {
+        if self.rng.chance(self.swarm.recv_eagerness) || self.faults_stopped {
             self.replenish(end);
         }
         for _ in 0..self.rng.below(u64::from(self.swarm.sq) + 1) {

@@ -6,7 +6,7 @@ use roce::mtu::Mtu;
 use roce::qp::QpKind;
 
 use crate::rng::Rng;
-use crate::swarm::{weather, Weather};
+use crate::swarm::{impairments, Impairments};
 
 /// Number of bytes of the memory that datagrams are sent from.
 pub(super) const SOURCE: usize = 1 << 15;
@@ -27,7 +27,7 @@ pub(super) struct Swarm {
     pub(super) qps: usize,
     /// Number of work requests that each QP posts.
     pub(super) ops: u32,
-    pub(super) weather: Weather,
+    pub(super) impairments: Impairments,
     pub(super) sq: u32,
     pub(super) rq: u32,
     pub(super) window: usize,
@@ -71,7 +71,7 @@ impl Swarm {
             mtu: rng.pick(&[Mtu::Bytes256, Mtu::Bytes256, Mtu::Bytes1024, Mtu::Bytes4096]),
             qps: rng.range(2, 6) as usize,
             ops: rng.range(20, 80) as u32,
-            weather: weather(rng),
+            impairments: impairments(rng),
             sq,
             rq: rng.pick(&[1, 2, 4, 16, 64]),
             window: rng.range(1, u64::from(sq) + 1) as usize,

@@ -16,7 +16,7 @@ const OTHER_PARTITION: Pkey = Pkey(0x9234);
 
 impl World {
     /// Passes a forged variant of `packet`, which `end` has just processed, to the same end.
-    pub(crate) fn intrude(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Check {
+    pub(crate) fn receive_forged(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Check {
         let side = &self.ends[end].side;
         let pair = [side.state, self.ends[end ^ 1].side.state];
         if side.unreliable || pair != [QpState::Rts; 2] {
