@@ -164,7 +164,7 @@ fn trace_packet_in(device: &IbDevice, qpn: u32, packet: &Packet) {
 /// Emits `rrxe_drop` for a packet with the sequence number `psn` that QP `qpn` drops. `reason` is
 /// the name of a counter.
 #[inline(always)]
-pub fn drop_for_qp(device: &IbDevice, qpn: u32, psn: u32, reason: &CStr) {
+pub fn drop_by_qp(device: &IbDevice, qpn: u32, psn: u32, reason: &CStr) {
     if drop_enabled() {
         // SAFETY: `device` is borrowed for the call, so its name is a valid string. `reason` is
         // borrowed, too.
@@ -176,7 +176,7 @@ pub fn drop_for_qp(device: &IbDevice, qpn: u32, psn: u32, reason: &CStr) {
 /// or too many packets wait for the QP. The event has the device name `-`, QPN 0 and PSN 0.
 /// `reason` is the name of a counter.
 #[inline(always)]
-pub fn drop_without_qp(reason: &CStr) {
+pub fn drop_before_qp(reason: &CStr) {
     if drop_enabled() {
         // SAFETY: `c"-"` is static, and `reason` is borrowed for the call, so both are valid
         // strings.

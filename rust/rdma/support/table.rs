@@ -503,11 +503,11 @@ mod tests {
     #[test]
     fn shows_an_object_from_publication_to_removal() -> Result {
         let (live, table) = (live()?, table()?);
-        let place = table.reserve(5..=9)?;
-        let id = place.id();
+        let reservation = table.reserve(5..=9)?;
+        let id = reservation.id();
         assert_eq!(id, 5);
         assert!(name(&table, id).is_none());
-        place.publish(Counted::new(77, &live)?);
+        reservation.publish(Counted::new(77, &live)?);
         assert_eq!(name(&table, id), Some(77));
         assert_eq!(table.get(id).map(|object| object.name), Some(77));
         assert_eq!(live.load(Relaxed), 1);
@@ -542,8 +542,8 @@ mod tests {
     #[test]
     fn keeps_a_referenced_object() -> Result {
         let (live, table) = (live()?, table()?);
-        let place = table.reserve_exact(3)?;
-        place.publish(Counted::new(1, &live)?);
+        let reservation = table.reserve_exact(3)?;
+        reservation.publish(Counted::new(1, &live)?);
         let held = table.get(3).ok_or(ENOENT)?;
         drop(table.remove(3));
         assert_eq!(live.load(Relaxed), 1);
@@ -556,9 +556,9 @@ mod tests {
     #[test]
     fn frees_a_number_that_was_not_used() -> Result {
         let table = table()?;
-        let place = table.reserve_exact(3)?;
+        let reservation = table.reserve_exact(3)?;
         assert!(table.reserve_exact(3).is_err_and(|error| error == EBUSY));
-        drop(place);
+        drop(reservation);
         assert!(table.reserve_exact(3).is_ok());
         Ok(())
     }
@@ -568,10 +568,10 @@ mod tests {
         let (live, table) = (live()?, table()?);
         let mut seen = 0u32;
         for _ in 0..20 {
-            let place = table.reserve_random(40..=59, u32::MAX)?;
-            assert!((40..60).contains(&place.id()));
-            seen |= 1 << (place.id() - 40);
-            place.publish(Counted::new(0, &live)?);
+            let reservation = table.reserve_random(40..=59, u32::MAX)?;
+            assert!((40..60).contains(&reservation.id()));
+            seen |= 1 << (reservation.id() - 40);
+            reservation.publish(Counted::new(0, &live)?);
         }
         assert_eq!(seen, (1 << 20) - 1);
         // The search fails wherever it begins.
@@ -589,17 +589,17 @@ mod tests {
         let table = KBox::pin_init(Table::<Counted>::new(2, &readers()?), GFP_KERNEL)?;
         let full = |table: &Table<Counted>| table.reserve(0..=9).is_err_and(|e| e == ENOMEM);
         table.reserve(0..=9)?.publish(Counted::new(1, &live)?);
-        let place = table.reserve(0..=9)?;
+        let reservation = table.reserve(0..=9)?;
         assert!(full(&table));
-        drop(place);
+        drop(reservation);
         assert!(table.reserve_exact(0).is_err_and(|error| error == EBUSY));
         table.reserve(0..=9)?.publish(Counted::new(2, &live)?);
         assert!(full(&table));
         drop(table.remove(0));
         assert!(table.remove(0).is_none());
-        let place = table.reserve(0..=9)?;
+        let reservation = table.reserve(0..=9)?;
         assert!(full(&table));
-        drop(place);
+        drop(reservation);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl<W: Slots<SendWqe>> Window<W> {
         if offset >= self.len {
             return None;
         }
-        self.slots.get(self.place(offset)?)
+        self.slots.get(self.index(offset)?)
     }
 
     /// Returns the WQE `offset` places after the oldest, for writing.
@@ -51,14 +51,14 @@ impl<W: Slots<SendWqe>> Window<W> {
         if offset >= self.len {
             return None;
         }
-        let place = self.place(offset)?;
-        self.slots.get_mut(place)
+        let index = self.index(offset)?;
+        self.slots.get_mut(index)
     }
 
     /// Adds the newest WQE. The caller guarantees that the window isn't full.
     pub(super) fn push(&mut self, wqe: SendWqe) {
-        let place = self.place(self.len);
-        if let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) {
+        let index = self.index(self.len);
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
             *slot = wqe;
             self.len = self.len.saturating_add(1);
         }
@@ -68,14 +68,14 @@ impl<W: Slots<SendWqe>> Window<W> {
     pub(super) fn pop(&mut self) -> Option<&SendWqe> {
         let len = self.len.checked_sub(1)?;
         let oldest = self.head;
-        self.head = self.place(1)?;
+        self.head = self.index(1)?;
         self.len = len;
         self.slots.get(oldest)
     }
 
-    /// Returns the index in the storage of the place `offset` after the oldest WQE.
-    fn place(&self, offset: u32) -> Option<usize> {
-        let place = self.head.checked_add(usize::try_from(offset).ok()?)?;
-        Some(place.checked_sub(self.slots.len()).unwrap_or(place))
+    /// Returns the index in the storage of the WQE `offset` places after the oldest.
+    fn index(&self, offset: u32) -> Option<usize> {
+        let index = self.head.checked_add(usize::try_from(offset).ok()?)?;
+        Some(index.checked_sub(self.slots.len()).unwrap_or(index))
     }
 }

@@ -197,12 +197,12 @@ pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
         (QpKind::Ud | QpKind::Gsi | QpKind::RawPacket, op) => matches!(op, SendOp::Datagram(..)),
     };
     // With `max_rd_atomic` 0 such a request could never be sent.
-    let creditless = context.settings.max_rd_atomic == 0
+    let never_sent = context.settings.max_rd_atomic == 0
         && matches!(
             wr.op,
             SendOp::Read(_) | SendOp::Atomic(..) | SendOp::AtomicWrite(_) | SendOp::Flush(..)
         );
-    if !known || creditless {
+    if !known || never_sent {
         return Err(WcStatus::LocQpOpErr);
     }
     let fits = match wr.op {

@@ -158,7 +158,8 @@ impl Replay {
 
 /// The records of one QP.
 ///
-/// Records are numbered in the order of their creation. Record `n` lies in place `n mod capacity`.
+/// Records are numbered in the order of their creation. Record `n` is at index `n mod capacity` of
+/// the storage.
 ///
 /// # Invariants
 ///
@@ -166,7 +167,7 @@ impl Replay {
 /// pending.
 #[derive(Debug)]
 pub(super) struct Ring<R> {
-    places: R,
+    slots: R,
     oldest: u64,
     /// Number of the first record that may be pending.
     cursor: u64,
@@ -179,9 +180,9 @@ pub(super) struct Number(u64);
 
 impl<R: Slots<Replay>> Ring<R> {
     /// Creates an empty ring over the host's storage.
-    pub(super) fn new(places: R) -> Self {
+    pub(super) fn new(slots: R) -> Self {
         Self {
-            places,
+            slots,
             oldest: 0,
             cursor: 0,
             next: 0,
@@ -190,23 +191,23 @@ impl<R: Slots<Replay>> Ring<R> {
 
     /// Returns the number of records that fit the storage.
     pub(super) fn capacity(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
-    /// Moves all records to `places`, if that is longer. Returns the storage that isn't used.
-    pub(super) fn enlarge(&mut self, mut places: R) -> R {
-        if places.len() <= self.capacity() {
-            return places;
+    /// Moves all records to `slots`, if that is longer. Returns the storage that isn't used.
+    pub(super) fn enlarge(&mut self, mut slots: R) -> R {
+        if slots.len() <= self.capacity() {
+            return slots;
         }
         for number in self.oldest..self.next {
-            let place = number
-                .checked_rem(places.len() as u64)
-                .and_then(|place| places.get_mut(place as usize));
-            if let (Some(place), Some(replay)) = (place, self.get(Number(number))) {
-                *place = *replay;
+            let slot = number
+                .checked_rem(slots.len() as u64)
+                .and_then(|index| slots.get_mut(index as usize));
+            if let (Some(slot), Some(replay)) = (slot, self.get(Number(number))) {
+                *slot = *replay;
             }
         }
-        core::mem::replace(&mut self.places, places)
+        core::mem::replace(&mut self.slots, slots)
     }
 
     /// Deletes all records.
@@ -243,8 +244,8 @@ impl<R: Slots<Replay>> Ring<R> {
     pub(super) fn push(&mut self, replay: Replay, limit: u8) {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        if let Some(place) = self.place(number) {
-            if let Some(slot) = self.places.get_mut(place) {
+        if let Some(index) = self.index(number) {
+            if let Some(slot) = self.slots.get_mut(index) {
                 *slot = replay;
             }
         }
@@ -270,19 +271,19 @@ impl<R: Slots<Replay>> Ring<R> {
 
     /// Returns the record with this number, or `None` if it was deleted.
     pub(super) fn get(&self, number: Number) -> Option<&Replay> {
-        self.places.get(self.find_place(number)?)
+        self.slots.get(self.find_index(number)?)
     }
 
     /// Returns the record with this number for writing, or `None` if it was deleted.
     pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut Replay> {
-        let place = self.find_place(number)?;
-        self.places.get_mut(place)
+        let index = self.find_index(number)?;
+        self.slots.get_mut(index)
     }
 
-    /// Returns the place of a record, or `None` if it was deleted.
-    fn find_place(&self, number: Number) -> Option<usize> {
+    /// Returns the index of a record, or `None` if it was deleted.
+    fn find_index(&self, number: Number) -> Option<usize> {
         let is_known = (self.oldest..self.next).contains(&number.0);
-        is_known.then(|| self.place(number.0))?
+        is_known.then(|| self.index(number.0))?
     }
 
     /// Sets the part of a record's answer that is to be sent.
@@ -334,10 +335,10 @@ impl<R: Slots<Replay>> Ring<R> {
         u64::from(limit).min(self.capacity() as u64)
     }
 
-    /// Returns the place of the record with this number.
-    fn place(&self, number: u64) -> Option<usize> {
-        let place = number.checked_rem(self.capacity() as u64)?;
-        usize::try_from(place).ok()
+    /// Returns the index of the record with this number.
+    fn index(&self, number: u64) -> Option<usize> {
+        let index = number.checked_rem(self.capacity() as u64)?;
+        usize::try_from(index).ok()
     }
 }
 
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_without_places_or_limit() {
+    fn no_room_without_slots_or_limit() {
         assert!(ring(0).check_room(1).is_err());
         assert!(ring(4).check_room(0).is_err());
         assert!(ring(4).check_room(1).is_ok());
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn more_places_keep_all_records() {
+    fn more_slots_keep_all_records() {
         let mut ring = ring(3);
         for psn in 0..5 {
             ring.push(read(psn, 1), 3);

@@ -3,7 +3,7 @@
 //! Flow steering: selects the raw packet QPs that get a frame (`ibv_create_flow`).
 //!
 //! A [`Frame`] holds the fields of a frame's headers, a [`Rule`] the condition on which its QP gets
-//! a frame. The device keeps its rules in the order of their [places](Rule::places). A [`Walk`]
+//! a frame. The device keeps its rules in the order of their [indices](Rule::indices). A [`Walk`]
 //! visits the rules in that order and decides for each rule whether its QP gets the frame.
 //!
 //! Sniffer rules get every frame. Of the normal rules, the first one that matches takes the frame,
@@ -26,9 +26,9 @@ pub use pattern::{
     PORTS_LEN,
 };
 
-/// Maximum number of rules of a device, and number of places in a range of [`Rule::places`].
+/// Maximum number of rules of a device, and number of indices in a range of [`Rule::indices`].
 pub const MAX_RULES: u32 = 1 << SEQUENCE_BITS;
-/// Number of bits of a place that distinguish the rules in one range of [`Rule::places`].
+/// Number of bits of an index that distinguish the rules in one range of [`Rule::indices`].
 const SEQUENCE_BITS: u32 = 10;
 
 /// The reason why a rule can't be created.
@@ -83,9 +83,9 @@ impl Rule {
         })
     }
 
-    /// Returns the range of numbers from which the rule takes a free one as its place. Rules are
-    /// visited in ascending order of their places.
-    pub fn places(&self) -> RangeInclusive<u32> {
+    /// Returns the range of numbers from which the rule takes a free one as its index. Rules are
+    /// visited in ascending order of their indices.
+    pub fn indices(&self) -> RangeInclusive<u32> {
         let class = match self.kind {
             Kind::Sniffer => 0,
             Kind::Normal(_) => 1,
@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Evaluates the next rule. The caller visits the rules in ascending order of their places.
+    /// Evaluates the next rule. The caller visits the rules in ascending order of their indices.
     /// `is_own` says whether the rule belongs to the QP that sent the frame.
     pub fn visit(&mut self, rule: &Rule, is_own: bool) -> Verdict {
         match (&rule.kind, self.direction) {

@@ -259,7 +259,7 @@ fn expected(wishes: &[Wish], sayings: &[Said], frame: &Built, direction: Directi
 
 /// Returns the indexes of the rules whose QPs get the frame.
 fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, direction: Direction) -> Vec<usize> {
-    let mut places: Vec<(u32, usize, Rule)> = Vec::new();
+    let mut rules: Vec<(u32, usize, Rule)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
         let kind = match wish.what {
             What::Sniffer => Kind::Sniffer,
@@ -268,14 +268,14 @@ fn steered(wishes: &[Wish], sayings: &[Said], frame: &Frame, direction: Directio
             What::Normal(number) => Kind::Normal(pattern(&sayings[number])),
         };
         let rule = Rule::new(kind, wish.priority, wish.dont_trap, wish.own).unwrap();
-        let taken = |place: &u32| places.iter().any(|(other, ..)| other == place);
-        let place = rule.places().find(|place| !taken(place)).unwrap();
-        places.push((place, index, rule));
+        let taken = |number: &u32| rules.iter().any(|(other, ..)| other == number);
+        let number = rule.indices().find(|number| !taken(number)).unwrap();
+        rules.push((number, index, rule));
     }
-    places.sort_by_key(|(place, ..)| *place);
+    rules.sort_by_key(|(number, ..)| *number);
     let mut walk = Walk::new(frame, direction);
     let mut getters = Vec::new();
-    for (_, index, rule) in &places {
+    for (_, index, rule) in &rules {
         match walk.visit(rule, wishes[*index].is_own) {
             Verdict::Take => getters.push(*index),
             Verdict::Pass => {}

@@ -177,10 +177,10 @@ impl Device {
     ///
     /// `ENOMEM`, also if all numbers of [`limits::COUNTER_SETS`] are taken.
     pub(crate) fn alloc_counter_set(&self) -> Result<(u32, Arc<Counters>)> {
-        let place = self.counter_sets.reserve(limits::COUNTER_SETS)?;
+        let reservation = self.counter_sets.reserve(limits::COUNTER_SETS)?;
         let set = Arc::new(Counters::new(), GFP_KERNEL_ACCOUNT)?;
-        let id = place.id();
-        place.publish(set.clone());
+        let id = reservation.id();
+        reservation.publish(set.clone());
         Ok((id, set))
     }
 

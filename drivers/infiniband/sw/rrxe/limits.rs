@@ -89,7 +89,7 @@ pub(crate) const PACKETS_IN_FLIGHT: u32 = 64;
 pub(crate) const GSI_PACKETS_IN_FLIGHT: u32 = 256;
 /// Age in milliseconds from which on a packet in flight counts as old. A UD or raw packet QP sends
 /// beyond [`PACKETS_IN_FLIGHT`] while half of its packets in flight are old.
-pub(crate) const DATAGRAM_PATIENCE_MS: u32 = 100;
+pub(crate) const DATAGRAM_AGE_LIMIT_MS: u32 = 100;
 /// Maximum number of threads of the work queue `rrxe_release`, which release ended chunks of
 /// on-demand memory: as many as a work queue may have.
 pub(crate) const MAX_RELEASE_THREADS: u32 = 2048;

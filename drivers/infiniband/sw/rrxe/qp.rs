@@ -98,7 +98,7 @@ pub(crate) struct Qp {
     /// QP number, 24 bits. All GSI QPs have number 1.
     pub(crate) qpn: Qpn,
     /// Index of the QP in the namespace's table of QPs. It equals `qpn`, except for GSI QPs.
-    pub(crate) place: u32,
+    pub(crate) index: u32,
     /// Device of the QP.
     pub(crate) device: Arc<Device>,
     /// Claim on the device's quota of QPs ([`limits::MAX_QP`](crate::limits::MAX_QP)).
@@ -221,7 +221,7 @@ impl Qp {
         if let Some(doorbell) = &self.doorbell {
             doorbell.release();
         }
-        drop(self.net.qps(self.qpn).remove(self.place));
+        drop(self.net.qps(self.qpn).remove(self.index));
         if self.kernel_queue.is_some() {
             // A caller that runs the QP of a kernel consumer is an RCU reader until it has reported
             // the last run's effects (`qp/effects.rs`). Effects of a process's QP may be reported
@@ -243,7 +243,7 @@ impl Qp {
     /// Removes the QP from the lists of its CQs. Process context.
     fn remove_from_cqs(&self) {
         for cq in self.cqs() {
-            cq.remove_qp(self.qpn, self.place);
+            cq.remove_qp(self.qpn, self.index);
         }
     }
 

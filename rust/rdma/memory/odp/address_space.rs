@@ -168,10 +168,10 @@ impl AddressSpace {
     /// Creates the chunk `number`, which does not exist, and publishes it in the table.
     fn add(&self, count: &mut Count, number: u32) -> Result<Arc<Chunk>> {
         self.owner().prepare_for_notifiers()?;
-        let place = self.chunks.reserve_exact(number)?;
+        let reservation = self.chunks.reserve_exact(number)?;
         let chunk = Chunk::new(self, (number as usize) << CHUNK_SHIFT)?;
         let chunk = Arc::new(chunk, GFP_KERNEL_ACCOUNT)?;
-        place.publish(chunk.clone());
+        reservation.publish(chunk.clone());
         count.chunks = count.chunks.saturating_add(1);
         Ok(chunk)
     }

@@ -237,11 +237,11 @@ fn a_taken_request_fails_if_max_rd_atomic_becomes_zero() {
     for n in 0..4 {
         bench.respond(n, Body::AtomicAck(DONE, 0), 0);
     }
-    let creditless = Attrs {
+    let no_reads = Attrs {
         max_rd_atomic: Some(0),
         ..Attrs::default()
     };
-    bench.qp.modify(NOW, &creditless, &mut bench.host).unwrap();
+    bench.qp.modify(NOW, &no_reads, &mut bench.host).unwrap();
     bench.change_state(QpState::Rts);
     bench.check_flushed();
     assert_eq!(bench.sent()[4], (4, LocQpOpErr));

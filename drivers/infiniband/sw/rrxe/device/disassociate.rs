@@ -108,7 +108,7 @@ fn settle_gsi(link: &Arc<Link>) {
         if Arc::ptr_eq(&qp.device.link, link) {
             qp.recv_cq.iter().for_each(|cq| cq.settle());
         }
-        next = qp.place.saturating_add(1);
+        next = qp.index.saturating_add(1);
     }
 }
 

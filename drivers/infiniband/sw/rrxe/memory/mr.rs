@@ -68,7 +68,7 @@ fn is_all_memory(pd: PdId, lkey: Lkey) -> bool {
 
 /// Range of table indices of regions: the lower half of 24 bits. The upper half belongs to windows.
 /// Zero is left out, so that no key is zero.
-const PLACES: RangeInclusive<u32> = 1..=0x7f_ffff;
+const INDICES: RangeInclusive<u32> = 1..=0x7f_ffff;
 
 /// Value of a region's window count that forbids further bindings: the region is being deregistered
 /// or changed.

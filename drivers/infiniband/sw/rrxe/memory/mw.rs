@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// Range of table indices of windows: the upper half of 24 bits. The lower half belongs to regions.
-const PLACES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
+const INDICES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
 
 /// Key of a deallocated window. No work request can name it, because no window has index zero.
 const NO_KEY: u32 = 0;
@@ -140,7 +140,7 @@ pub(crate) struct Mw {
     /// Type of the window.
     kind: MwKind,
     /// Index in the table.
-    place: u32,
+    index: u32,
     /// Mutable state. The lock is held during each access through the window.
     #[pin]
     state: BhSpinLock<State>,
@@ -163,7 +163,7 @@ impl Mw {
     /// and .2).
     fn admits(&self, bind: &Bind, state: &State) -> bool {
         let zero_based = bind.access.is_zero_based();
-        bind.rkey.0 >> 8 == self.place
+        bind.rkey.0 >> 8 == self.index
             && match self.kind {
                 MwKind::Type1 => !zero_based,
                 MwKind::Type2B => bind.length != 0 && state.binding.is_none(),
@@ -195,7 +195,7 @@ impl MwTable {
     /// Returns whether `key` is in the range of windows' keys.
     #[inline]
     pub(crate) const fn is_window(key: u32) -> bool {
-        key >> 8 >= *PLACES.start()
+        key >> 8 >= *INDICES.start()
     }
 
     /// Allocates a window that is not bound. Process context.
@@ -205,10 +205,10 @@ impl MwTable {
     /// `ENOMEM`.
     pub(crate) fn alloc(&self, pd: &Pd, kind: MwKind) -> Result<Arc<Mw>> {
         let object = Some(pd.claim_object()?);
-        let place = self.windows.reserve_random(PLACES, limits::KEY_SCATTER)?;
-        let number = place.id();
+        let reservation = self.windows.reserve_random(INDICES, limits::KEY_SCATTER)?;
+        let index = reservation.id();
         let state = State {
-            key: number.wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff),
+            key: index.wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff),
             binding: None,
             entry: match kind {
                 MwKind::Type1 => None,
@@ -220,12 +220,12 @@ impl MwTable {
             pin_init!(Mw {
                 pd: pd.id(),
                 kind,
-                place: number,
+                index,
                 state <- new_bh_spinlock!(state, "rrxe_mw"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        place.publish(mw.clone());
+        reservation.publish(mw.clone());
         Ok(mw)
     }
 
@@ -243,7 +243,7 @@ impl MwTable {
         };
         drop(released);
         // Last: `bound` names the window by its index, which another window may get from now on.
-        self.windows.retire(mw.place);
+        self.windows.retire(mw.index);
     }
 
     /// Carries out a bind work request of the QP of `context`.
@@ -302,14 +302,14 @@ impl MwTable {
     /// Unbinds all windows of type 2B that QP `qpn` bound, one after the other. Process context.
     pub(crate) fn unbind_all(&self, qpn: u32, mrs: &MrTable) {
         let mut next = 0;
-        while let Some(place) = self.bound.next(qpn, next) {
-            self.windows.with(place, |mw| {
+        while let Some(index) = self.bound.next(qpn, next) {
+            self.windows.with(index, |mw| {
                 let mut state = mw.state.lock();
                 if state.bound_by() == Some(qpn) {
                     self.unbind(&mw, &mut state, mrs);
                 }
             });
-            next = place.saturating_add(1);
+            next = index.saturating_add(1);
             cond_resched();
         }
     }
@@ -329,14 +329,14 @@ impl MwTable {
     /// Lists a window of type 2B, which was just bound, under the QP that bound it.
     fn enter(&self, mw: &Mw, state: &mut State) {
         if let Some((qpn, entry)) = state.bound_by().zip(state.entry.take()) {
-            drop(self.bound.enter(entry, qpn, mw.place));
+            drop(self.bound.enter(entry, qpn, mw.index));
         }
     }
 
     /// Unbinds the window, if it is bound. The caller holds the window's lock.
     fn unbind(&self, mw: &Mw, state: &mut State, mrs: &MrTable) {
         if let Some(qpn) = state.bound_by() {
-            state.entry = self.bound.leave(qpn, mw.place);
+            state.entry = self.bound.leave(qpn, mw.index);
         }
         if let Some(binding) = state.binding.take() {
             mrs.detach(binding.region);

@@ -54,7 +54,7 @@ struct Port {
 }
 
 /// The layer-2 segment of a [`Port`].
-struct Place {
+struct PortSegment {
     /// Segment of the network device ([`GidNetdev::segment`]).
     segment: u32,
     /// Number of entries of ib_core's GID table on this network device.
@@ -66,7 +66,7 @@ struct Trees {
     /// Number of equal entries of ib_core's GID table, by address, network device and link.
     address_owners: RBTree<AddressOwner, u32>,
     /// Network devices that have addresses of a link, with their segments.
-    ports: RBTree<Port, Place>,
+    ports: RBTree<Port, PortSegment>,
 }
 
 impl Trees {
@@ -78,7 +78,7 @@ impl Trees {
     fn is_reachable(&self, ingress: Ingress, owner_index: u32, link: LinkId) -> bool {
         let segment = |netdev_index| {
             let port = Port { netdev_index, link };
-            self.ports.get(&port).map(|place| place.segment)
+            self.ports.get(&port).map(|known| known.segment)
         };
         let ingress_index = ingress.port();
         ingress.is_by(owner_index)
@@ -167,26 +167,26 @@ impl AddressOwners {
         self.changes.load(Relaxed)
     }
 
-    /// Adds `gid` as an address of `link` on the network device of `place`. Process context;
+    /// Adds `gid` as an address of `link` on the network device `netdev`. Process context;
     /// sleeps.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add(&self, gid: Gid, place: GidNetdev<'_>, link: LinkId) -> Result {
-        let netdev_index = place.netdev_index();
+    pub(crate) fn add(&self, gid: Gid, netdev: GidNetdev<'_>, link: LinkId) -> Result {
+        let netdev_index = netdev.netdev_index();
         let owner = AddressOwner {
             link,
             ..AddressOwner::first(gid, netdev_index)
         };
         let port = Port { netdev_index, link };
-        let segment = place.segment();
-        let place = Place {
+        let segment = netdev.segment();
+        let port_segment = PortSegment {
             segment,
             entries: 1,
         };
         let new_owner = RBTreeNode::new(owner, 1, GFP_KERNEL)?;
-        let new_port = RBTreeNode::new(port, place, GFP_KERNEL)?;
+        let new_port = RBTreeNode::new(port, port_segment, GFP_KERNEL)?;
         let mut trees = self.trees.lock();
         match trees.address_owners.get_mut(&owner) {
             Some(entries) => *entries = entries.saturating_add(1),
@@ -217,9 +217,9 @@ impl AddressOwners {
                 drop(trees.address_owners.remove_node(&owner));
             }
         }
-        if let Some(place) = trees.ports.get_mut(&port) {
-            place.entries = place.entries.saturating_sub(1);
-            if place.entries == 0 {
+        if let Some(known) = trees.ports.get_mut(&port) {
+            known.entries = known.entries.saturating_sub(1);
+            if known.entries == 0 {
                 drop(trees.ports.remove_node(&port));
             }
         }

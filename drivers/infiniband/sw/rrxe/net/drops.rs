@@ -45,7 +45,7 @@ impl Drops {
 
     /// Counts a dropped packet. Any context.
     pub(crate) fn count(&self, why: Discard) {
-        trace::drop_without_qp(stats::discard_name(why));
+        trace::drop_before_qp(stats::discard_name(why));
         if let Some(counter) = self.0.get(why.index()) {
             counter.fetch_add(1, ordering::Relaxed);
         }

@@ -99,7 +99,7 @@ impl Qp {
     #[cold]
     pub(crate) fn trace_drop(&self, psn: Psn, counter: Counter) {
         let device = self.device.link.device();
-        trace::drop_for_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
+        trace::drop_by_qp(device, self.qpn.get(), psn.get(), stats::name(counter));
     }
 
     /// Stores `state`, the state of the QP after a run or a `modify_qp`, where posters read it.

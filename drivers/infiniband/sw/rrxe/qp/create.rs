@@ -111,13 +111,13 @@ impl Qp {
             .map_or_else(PayerBacklogs::default, |payer| payer.backlogs());
         let frames = frames(init.kind, &backlog, &backlogs)?;
         let table = net.clone();
-        let (qpn, place) = reserve(&table, init.kind)?;
+        let (qpn, reservation) = reserve(&table, init.kind)?;
         let waker = Waker {
             net: net.clone(),
             qpn,
-            place: place.id(),
+            index: reservation.id(),
         };
-        let number = place.id();
+        let index = reservation.id();
         let cap = rings.cap;
         let object = ObjectClaim::new(payer.as_ref())?;
         let deferred_permit = ThreadPermit::new(Threads::Deferred, payer)?;
@@ -128,7 +128,7 @@ impl Qp {
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 qpn,
-                place: number,
+                index,
                 device: device.clone(),
                 _claim: claim,
                 _object: object,
@@ -165,7 +165,7 @@ impl Qp {
             GFP_KERNEL_ACCOUNT,
         )?;
         qp.add_to_cqs()?;
-        place.publish(qp.clone());
+        reservation.publish(qp.clone());
         if let Some(slot) = slot {
             slot.publish(qp.clone());
         }
@@ -191,7 +191,7 @@ impl Qp {
     /// `ENOMEM`. In that case the QP is in no list.
     fn add_to_cqs(&self) -> Result {
         for cq in self.cqs() {
-            if let Err(error) = cq.add_qp(self.qpn, self.place) {
+            if let Err(error) = cq.add_qp(self.qpn, self.index) {
                 self.remove_from_cqs();
                 return Err(error);
             }
@@ -307,7 +307,7 @@ fn tx_limit(kind: QpKind, waker: Waker, all: &Arc<TxLimits>) -> Result<TxLimit> 
         // Packets to one destination that stay in a queue must not stop the QP's packets to other
         // destinations.
         QpKind::Ud | QpKind::RawPacket => {
-            let after = Beyond::SendsAfter(limits::DATAGRAM_PATIENCE_MS);
+            let after = Beyond::SendsAfter(limits::DATAGRAM_AGE_LIMIT_MS);
             (limits::PACKETS_IN_FLIGHT, after)
         }
         _ => (limits::PACKETS_IN_FLIGHT, Beyond::Waits),
@@ -353,13 +353,13 @@ fn frames(
 /// `ENOMEM`, also if the table is full.
 fn reserve(net: &NetContext, kind: QpKind) -> Result<(Qpn, Reservation<'_, Qp>)> {
     if kind == QpKind::Gsi {
-        let place = net.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?;
-        return Ok((Qpn::GSI, place));
+        let reservation = net.qps(Qpn::GSI).reserve(0..=limits::MAX_QP)?;
+        return Ok((Qpn::GSI, reservation));
     }
-    let place = net
+    let reservation = net
         .qps(Qpn::default())
         .reserve_random(limits::QPN_RANGE, limits::QPN_SCATTER)?;
-    Ok((Qpn::new(place.id()), place))
+    Ok((Qpn::new(reservation.id()), reservation))
 }
 
 /// Creates the state that the turn lock protects.

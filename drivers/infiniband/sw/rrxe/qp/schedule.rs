@@ -60,12 +60,12 @@ impl HrTimerCallback for Qp {
 pub(crate) struct Waker {
     pub(super) net: Arc<NetContext>,
     pub(super) qpn: Qpn,
-    pub(super) place: u32,
+    pub(super) index: u32,
 }
 
 impl Wake for Waker {
     fn wake(&self) {
-        self.net.qps(self.qpn).with(self.place, Qp::schedule);
+        self.net.qps(self.qpn).with(self.index, Qp::schedule);
     }
 }
 

@@ -66,9 +66,9 @@ impl Ah {
         if !pd.device().link.has_source(&av) {
             return Err(EINVAL);
         }
-        let place = pd.device().ahs.reserve(1..=limits::MAX_AH)?;
-        let ah = Self::build(pd, place.id(), av, GFP_KERNEL_ACCOUNT)?;
-        place.publish(ah.clone());
+        let reservation = pd.device().ahs.reserve(1..=limits::MAX_AH)?;
+        let ah = Self::build(pd, reservation.id(), av, GFP_KERNEL_ACCOUNT)?;
+        reservation.publish(ah.clone());
         Ok(ah)
     }
 

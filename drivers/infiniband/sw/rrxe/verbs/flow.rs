@@ -53,7 +53,7 @@ pub(crate) struct Flow {
     /// Rule.
     rule: Rule,
     /// Index of the rule in the table.
-    place: u32,
+    index: u32,
     /// QP that receives the frames.
     qp: Arc<Qp>,
     /// Number of the QP among the QPs that have rules.
@@ -270,13 +270,13 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     }
     let claim = qp.payer().map(|payer| payer.claim_flow()).transpose()?;
     let flows = &link.flows;
-    let place = flows.rules.reserve(rule.places())?;
+    let reservation = flows.rules.reserve(rule.indices())?;
     let mut port = flows.port.lock();
     let number = flows.number_of(qp).ok_or(ENOMEM)?;
     let flow = Arc::new(
         Flow {
             rule,
-            place: place.id(),
+            index: reservation.id(),
             qp: qp.clone(),
             number,
             _claim: claim,
@@ -285,7 +285,7 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
     )?;
     port.acquire(netdev, flows)?;
     flows.count.fetch_add(1, ordering::Relaxed);
-    place.publish(flow.clone());
+    reservation.publish(flow.clone());
     Ok(flow)
 }
 
@@ -293,7 +293,7 @@ pub(crate) fn create(qp: &Arc<Qp>, rule: Rule) -> Result<Arc<Flow>> {
 /// context; sleeps.
 pub(crate) fn destroy(flow: &Flow) {
     let flows = &flow.qp.device.link.flows;
-    drop(flows.rules.remove(flow.place));
+    drop(flows.rules.remove(flow.index));
     flows.count.fetch_add(u32::MAX, ordering::Relaxed);
     flows.release();
 }

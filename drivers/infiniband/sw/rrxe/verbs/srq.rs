@@ -163,10 +163,10 @@ impl Srq {
         let (max_wr, reply) = (ring.capacity(), ring.mmap_reply());
         let device = pd.device().clone();
         let table = device.clone();
-        let place = table
+        let reservation = table
             .srqs
             .reserve_random(limits::SRQN_RANGE, limits::QPN_SCATTER)?;
-        let number = place.id();
+        let number = reservation.id();
         let srq = Arc::pin_init(
             pin_init!(Self {
                 object,
@@ -188,7 +188,7 @@ impl Srq {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        place.publish(srq.clone());
+        reservation.publish(srq.clone());
         Ok(SrqCreated {
             srq,
             max_wr,

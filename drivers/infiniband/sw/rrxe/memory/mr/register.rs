@@ -13,7 +13,7 @@ use rdma::{
     verbs::mr::{Access, MrChange, UserRange},
 };
 
-use super::{rights, Memory, Mr, MrTable, PLACES};
+use super::{rights, Memory, Mr, MrTable, INDICES};
 use crate::{
     device::workqueues::Workqueues,
     limits::{
@@ -143,10 +143,10 @@ impl MrTable {
     /// Gives `memory` a random key in protection domain `pd`, and enters the region in the table.
     fn publish(&self, pd: &Pd, memory: Memory) -> Result<Arc<Mr>> {
         let object = pd.claim_object()?;
-        let place = self.regions.reserve_random(PLACES, limits::KEY_SCATTER)?;
-        let key = place.id().wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff);
+        let reservation = self.regions.reserve_random(INDICES, limits::KEY_SCATTER)?;
+        let key = reservation.id().wrapping_shl(8) | (rdma::support::random::next_u32() & 0xff);
         let mr = Mr::new(object, pd.id(), key, memory)?;
-        place.publish(mr.clone());
+        reservation.publish(mr.clone());
         Ok(mr)
     }
 }

@@ -56,21 +56,21 @@ impl WorkItem<1> for Cq {
 }
 
 impl Cq {
-    /// Records that the QP of number `qpn`, at index `place` of its table, completes to this CQ.
+    /// Records that the QP of number `qpn`, at this index of its table, completes to this CQ.
     /// Process context.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add_qp(&self, qpn: Qpn, place: u32) -> Result {
+    pub(crate) fn add_qp(&self, qpn: Qpn, index: u32) -> Result {
         // The QP may be listed already, because both of its queues may complete to this CQ.
-        drop(self.users.enter(MemberEntry::new()?, owner(qpn), place));
+        drop(self.users.enter(MemberEntry::new()?, owner(qpn), index));
         Ok(())
     }
 
     /// Undoes [`Self::add_qp`]. Process context.
-    pub(crate) fn remove_qp(&self, qpn: Qpn, place: u32) {
-        drop(self.users.leave(owner(qpn), place));
+    pub(crate) fn remove_qp(&self, qpn: Qpn, index: u32) {
+        drop(self.users.leave(owner(qpn), index));
     }
 
     /// Starts the work item that sets the QPs of this CQ to the error state. Called once, because a
@@ -101,8 +101,8 @@ impl Cq {
             return false;
         };
         let qps = self.device.link.context().qps(*number);
-        let next = self.users.visit(*owner, from as u32, AT_ONCE, |place| {
-            qps.with(place, |qp| {
+        let next = self.users.visit(*owner, from as u32, AT_ONCE, |index| {
+            qps.with(index, |qp| {
                 // Another QP may have got this index meanwhile.
                 if qp.completes_to(self) {
                     Qp::set_error(qp);
