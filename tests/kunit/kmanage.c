@@ -106,7 +106,7 @@ static void violate(struct kunit *test, struct stage *stage, struct ib_qp *const
 		.remote_qpn = qp[1]->qp_num,
 		.remote_qkey = QKEY + 1,
 	};
-	unsigned long deadline = jiffies + PATIENCE;
+	unsigned long deadline = jiffies + WAIT_TIMEOUT;
 
 	while (times--) {
 		begin(&sent);

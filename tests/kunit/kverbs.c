@@ -288,14 +288,14 @@ static void notifies_of_missed(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, ib_modify_qp(qp, &error, IB_QP_STATE), 0);
 	KUNIT_EXPECT_FALSE(test, completion_done(&notified));
 	KUNIT_ASSERT_GE(test, ib_req_notify_cq(cq, IB_CQ_NEXT_COMP), 0);
-	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, PATIENCE), 0);
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, WAIT_TIMEOUT), 0);
 	KUNIT_ASSERT_GE(test, ib_req_notify_cq(cq, IB_CQ_NEXT_COMP), 0);
 	msleep(20);
 	KUNIT_EXPECT_FALSE(test, completion_done(&notified));
 	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
 	/* The next completion finds the CQ armed. */
 	KUNIT_ASSERT_EQ(test, ib_post_recv(qp, &wr, NULL), 0);
-	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, PATIENCE), 0);
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&notified, WAIT_TIMEOUT), 0);
 	KUNIT_EXPECT_EQ(test, ib_poll_cq(cq, 4, wc), 1);
 	KUNIT_EXPECT_EQ(test, ib_destroy_qp(qp), 0);
 	ib_destroy_cq(cq);
@@ -363,7 +363,7 @@ static void shares_receives(struct kunit *test)
 		expect(test, &sent, from[i], IB_WC_SUCCESS);
 		check_target(test, &stage, LENGTH);
 	}
-	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&limit, PATIENCE), 0);
+	KUNIT_EXPECT_GT(test, wait_for_completion_timeout(&limit, WAIT_TIMEOUT), 0);
 	for (i = 0; i < 2; i++) {
 		ib_drain_qp(to[i]);
 		KUNIT_EXPECT_EQ(test, ib_destroy_qp(to[i]), 0);

@@ -22,7 +22,7 @@
 #define NETDEV "dummy0"
 #define DEVICE "rrxe_kunit"
 #define ADDRESS 0x0a4d0001 /* 10.77.0.1 */
-#define PATIENCE_MS 5000
+#define WAIT_TIMEOUT_MS 5000
 
 /* The rrxe device while it is registered, else NULL. */
 static struct ib_device *registered;
@@ -138,7 +138,7 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	get_device(&device->dev);
 	ib_device_put(device);
 	/* ib_core unregisters the device from a work queue (ib_unregister_device_queued()). */
-	for (waited = 0; READ_ONCE(registered) && waited < PATIENCE_MS; waited += 20)
+	for (waited = 0; READ_ONCE(registered) && waited < WAIT_TIMEOUT_MS; waited += 20)
 		msleep(20);
 	KUNIT_EXPECT_NULL(test, registered);
 	ib_unregister_device(device);
@@ -154,7 +154,7 @@ const struct ib_gid_attr *rrxe_link_gid(struct kunit *test, struct ib_device *de
 
 	ipv6_addr_set_v4mapped(htonl(ADDRESS), (struct in6_addr *)gid.raw);
 	/* ib_core fills the GID table from a work queue. */
-	for (waited = 0; waited < PATIENCE_MS; waited += 20) {
+	for (waited = 0; waited < WAIT_TIMEOUT_MS; waited += 20) {
 		found = rdma_find_gid(device, &gid, IB_GID_TYPE_ROCE_UDP_ENCAP, NULL);
 		if (!IS_ERR(found))
 			return found;

@@ -21,7 +21,7 @@
 
 #define MESSAGE 10000 /* bytes: several packets, the last one short */
 #define BUFFERS (4 * PAGE_SIZE)
-#define PATIENCE_MS 5000
+#define WAIT_TIMEOUT_MS 5000
 
 /* A ring that the process shares with the driver, and the index of the process's next element. */
 struct ring {
@@ -268,7 +268,7 @@ static struct ib_uverbs_wc completion(struct kunit *test, struct stage *stage)
 	int waited;
 
 	for (waited = 0; word(test, &ring->buf->producer_index) == ring->next; waited += 20) {
-		if (waited >= PATIENCE_MS)
+		if (waited >= WAIT_TIMEOUT_MS)
 			KUNIT_FAIL_AND_ABORT(test, "nothing completed");
 		msleep(20);
 	}

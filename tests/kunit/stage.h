@@ -22,7 +22,7 @@
 #define SIZE (PAGE_SIZE << ORDER) /* bytes of a buffer */
 #define SEED 3
 #define QKEY 0x12345
-#define PATIENCE (5 * HZ) /* limit for a completion, in jiffies */
+#define WAIT_TIMEOUT (5 * HZ) /* limit for a completion, in jiffies */
 #define RIGHTS                                                                    \
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 	 IB_ACCESS_REMOTE_ATOMIC)
@@ -64,7 +64,7 @@ static inline struct ib_cqe *begin(struct request *request)
 static inline void expect(struct kunit *test, struct request *request, struct ib_qp *qp,
 			  enum ib_wc_status status)
 {
-	KUNIT_ASSERT_GT(test, wait_for_completion_timeout(&request->done, PATIENCE), 0);
+	KUNIT_ASSERT_GT(test, wait_for_completion_timeout(&request->done, WAIT_TIMEOUT), 0);
 	KUNIT_EXPECT_STREQ(test, ib_wc_status_msg(request->wc.status), ib_wc_status_msg(status));
 	KUNIT_EXPECT_PTR_EQ(test, request->wc.qp, qp);
 }

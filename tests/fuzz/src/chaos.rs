@@ -125,7 +125,7 @@ impl Admin<'_> {
     /// Waits for a command. Returns its exit status, which the report shows as an errno. A command
     /// that hangs is a failure of the run and counts as errno 110 (ETIMEDOUT).
     fn finish(&self, mut child: Child, command: &str) -> i32 {
-        let until = stats::now() + self.profile.patience;
+        let until = stats::now() + self.profile.timeout;
         loop {
             if let Ok(Some(status)) = child.try_wait() {
                 return status.code().unwrap_or(4);
@@ -138,7 +138,7 @@ impl Admin<'_> {
         self.stats.failures.fetch_add(1, Relaxed);
         watch::print_stacks(
             child.id() as i32,
-            &format!("`{command}` takes longer than {} ms", self.profile.patience),
+            &format!("`{command}` takes longer than {} ms", self.profile.timeout),
         );
         let _ = child.kill();
         110

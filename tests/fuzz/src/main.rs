@@ -154,7 +154,7 @@ impl Run {
                 let _ = sys::call(sys::nr::KILL, &[attacker.pid.into(), 9]);
                 attacker.killed = true;
             }
-            if attacker.killed && now() > attacker.end + self.profile.patience {
+            if attacker.killed && now() > attacker.end + self.profile.timeout {
                 watch::print_stacks(attacker.pid, "the process still exists after SIGKILL");
                 failures.push(format!(
                     "attacker {} does not end after SIGKILL",
@@ -179,7 +179,7 @@ impl Run {
             self.progress = (transfers, now());
         } else if let Some(pid) = self
             .victim
-            .filter(|_| now() > self.progress.1 + self.profile.patience)
+            .filter(|_| now() > self.progress.1 + self.profile.timeout)
         {
             watch::print_stacks(pid, "the victim's transfers have stopped");
             failures.push("the victim makes no progress".into());
@@ -188,13 +188,13 @@ impl Run {
     }
 
     /// Ends the run: kills the attackers and waits for the other processes, which end by
-    /// themselves. All must have ended within the patience of the profile. After a failure it
+    /// themselves. All must have ended within the timeout of the profile. After a failure it
     /// does not wait, and kills only the other processes.
     fn finish(&mut self) {
         for attacker in &mut self.attackers {
             attacker.end = attacker.end.min(now());
         }
-        let until = now() + self.profile.patience;
+        let until = now() + self.profile.timeout;
         let busy = |run: &Self| {
             !run.attackers.is_empty() || !run.helpers.is_empty() || run.victim.is_some()
         };

@@ -18,7 +18,7 @@ pub struct Profile {
     /// need privileges.
     pub user: u32,
     /// One message in this many has changed bytes, and one object in this many is invalid.
-    pub wild: u64,
+    pub mutate_one_in: u64,
     /// Whether allocations and user copies of attackers fail, on a kernel with fault injection.
     pub faults: bool,
     /// Whether network devices, links and namespaces are added and removed.
@@ -30,10 +30,10 @@ pub struct Profile {
     /// Path of a cgroup that attackers join, or nothing.
     pub cgroup: String,
     /// Factor by which this kernel is slower than a stock kernel. It multiplies the life of
-    /// attackers, `patience` and `stall`.
+    /// attackers, `timeout` and `stall`.
     pub slow: u64,
     /// Maximum duration of an operation or of the end of a process, in milliseconds.
-    pub patience: u64,
+    pub timeout: u64,
     /// Maximum time for which a CPU may not run a runnable real-time thread, in milliseconds.
     pub stall: u64,
     /// The focus of all attackers. If it is `None`, [`Self::focus_of`] gives every other attacker
@@ -88,14 +88,14 @@ impl Profile {
             attackers: 2,
             threads: 4,
             user: 65534,
-            wild: 64,
+            mutate_one_in: 64,
             faults: false,
             chaos: false,
             unload: false,
             victims: Vec::new(),
             cgroup: String::new(),
             slow: 1,
-            patience: 120_000,
+            timeout: 120_000,
             stall: 20_000,
             focus: None,
         };
@@ -113,9 +113,9 @@ impl Profile {
                 "--attackers" => profile.attackers = number()?.clamp(1, 8),
                 "--threads" => profile.threads = number()?.clamp(1, 8),
                 "--user" => profile.user = number()? as u32,
-                "--wild" => profile.wild = number()?.max(1),
+                "--mutate-one-in" => profile.mutate_one_in = number()?.max(1),
                 "--slow" => profile.slow = number()?.clamp(1, 100),
-                "--patience" => profile.patience = number()?,
+                "--timeout" => profile.timeout = number()?,
                 "--stall" => profile.stall = number()?,
                 "--faults" => profile.faults = true,
                 "--chaos" => profile.chaos = true,
@@ -133,7 +133,7 @@ impl Profile {
                 _ => return Err(format!("no option {name}")),
             }
         }
-        profile.patience *= profile.slow;
+        profile.timeout *= profile.slow;
         profile.stall *= profile.slow;
         Ok(profile)
     }

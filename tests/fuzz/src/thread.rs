@@ -25,7 +25,7 @@ pub struct Thread<'a> {
     /// Address of the thread's memory for requests and responses.
     pub scratch: u64,
     /// One message in this many has changed bytes, and one object in this many is invalid.
-    pub wild: u64,
+    pub mutate_one_in: u64,
     /// Room for the driver's part of an extended response, in units of 8 bytes.
     pub provider_out: u16,
     /// The context that [`Self::context`] returns, or `None` for a random one.
@@ -56,7 +56,7 @@ impl<'a> Thread<'a> {
             world,
             stats,
             scratch: world.scratch(index),
-            wild: profile.wild,
+            mutate_one_in: profile.mutate_one_in,
             provider_out: 0,
             only: None,
             activity,
@@ -114,9 +114,9 @@ impl<'a> Thread<'a> {
     /// Runs `body` without changing its messages. A long sequence of messages would seldom pass
     /// unchanged otherwise.
     pub fn without_mutation<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
-        let wild = replace(&mut self.wild, u64::MAX >> 8);
+        let mutate_one_in = replace(&mut self.mutate_one_in, u64::MAX >> 8);
         let result = body(self);
-        self.wild = wild;
+        self.mutate_one_in = mutate_one_in;
         result
     }
 
@@ -126,10 +126,10 @@ impl<'a> Thread<'a> {
     }
 
     /// Returns a random object of a kind. Returns an invalid one if there is none, and once in
-    /// `wild` times.
+    /// `mutate_one_in` times.
     pub fn any(&mut self, kind: Kind) -> Object {
         let context = self.context();
-        if self.rng.one_in(self.wild) {
+        if self.rng.one_in(self.mutate_one_in) {
             let handle = if self.rng.one_in(2) {
                 self.rng.below(64) as u32
             } else {
@@ -149,10 +149,10 @@ impl<'a> Thread<'a> {
         self.world.any(kind, &mut self.rng).unwrap_or(none)
     }
 
-    /// Returns a random object of a kind that belongs to a context. Once in `wild` times returns an
-    /// object of any context.
+    /// Returns a random object of a kind that belongs to a context. Once in `mutate_one_in` times
+    /// returns an object of any context.
     pub fn any_of(&mut self, kind: Kind, context: usize) -> Object {
-        if self.rng.one_in(self.wild) {
+        if self.rng.one_in(self.mutate_one_in) {
             return self.any(kind);
         }
         let found = self.world.any_of(kind, context, &mut self.rng);

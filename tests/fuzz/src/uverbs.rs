@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Commands and ioctls of uverbs, encoded as bytes. Messages are what the caller asks for, except
-//! that one in [`Thread::wild`] has changed bytes, and that some have a wrong command number,
-//! length or response address.
+//! that one in [`Thread::mutate_one_in`] has changed bytes, and that some have a wrong command
+//! number, length or response address.
 
 use crate::{
     sys::{self, nr, Outcome},
@@ -172,11 +172,11 @@ impl Thread<'_> {
             response.div_ceil(4) as u16,
         ];
         let mut number = number;
-        if self.rng.one_in(self.wild * 8) {
+        if self.rng.one_in(self.mutate_one_in * 8) {
             let which = self.rng.index(2);
             words[which] = self.rng.edge_value() as u16;
         }
-        if self.rng.one_in(self.wild * 16) {
+        if self.rng.one_in(self.mutate_one_in * 16) {
             number = self.rng.word();
         }
         let mut message = Bytes::new().word(&[number]).half(&words).bytes(body).0;
@@ -200,7 +200,7 @@ impl Thread<'_> {
         } else {
             self.response_address()
         };
-        let provider = if self.rng.one_in(self.wild * 8) {
+        let provider = if self.rng.one_in(self.mutate_one_in * 8) {
             self.rng.edge_value() as u16
         } else {
             0
@@ -284,7 +284,7 @@ impl Thread<'_> {
     /// The address for a response: the scratch memory, or seldom another address, most of which are
     /// invalid.
     fn response_address(&mut self) -> u64 {
-        if self.rng.one_in(self.wild * 8) {
+        if self.rng.one_in(self.mutate_one_in * 8) {
             return self.rng.pick(&[
                 0,
                 8,
@@ -296,9 +296,9 @@ impl Thread<'_> {
         self.scratch
     }
 
-    /// Changes a few bytes, mostly from offset `start` on, of one message in `wild`.
+    /// Changes a few bytes, mostly from offset `start` on, of one message in `mutate_one_in`.
     fn mutate(&mut self, message: &mut [u8], start: usize) {
-        if !self.rng.one_in(self.wild) || message.len() < start + 4 {
+        if !self.rng.one_in(self.mutate_one_in) || message.len() < start + 4 {
             return;
         }
         for _ in 0..=self.rng.below(2) {

@@ -37,7 +37,7 @@ pub fn run(profile: &Profile, stats: &'static Stats) -> i32 {
         return UNABLE;
     };
     let quiet = Profile {
-        wild: 1 << 40,
+        mutate_one_in: 1 << 40,
         faults: false,
         ..Profile::parse(&[]).unwrap_or_else(|_| unreachable!())
     };

@@ -42,7 +42,7 @@ fn state(stat: &str) -> char {
 pub fn has_hung_thread(profile: &Profile, stats: &Stats, pid: i32, first_thread: usize) -> bool {
     for activity in &stats.activities[first_thread..first_thread + profile.threads as usize] {
         let (tid, since) = (activity.tid.load(Relaxed), activity.since.load(Relaxed));
-        if tid == 0 || since == 0 || stats::now() < since.saturating_add(profile.patience) {
+        if tid == 0 || since == 0 || stats::now() < since.saturating_add(profile.timeout) {
             continue;
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();

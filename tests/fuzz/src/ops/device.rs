@@ -234,7 +234,7 @@ pub fn path(thread: &mut Thread<'_>, context: usize) -> ([u8; 16], u8) {
         .device(other)
         .map(|device| device.gids)
         .unwrap_or_default();
-    if own.is_empty() || theirs.is_empty() || thread.rng.one_in(thread.wild) {
+    if own.is_empty() || theirs.is_empty() || thread.rng.one_in(thread.mutate_one_in) {
         let mut gid = [0; 16];
         gid.copy_from_slice(&thread.random_bytes(16));
         return (gid, thread.rng.below(16) as u8);

@@ -175,9 +175,9 @@ fn send_wqe(thread: &mut Thread<'_>, qp: Object) -> Vec<u8> {
     wqe.bytes(&payload).0
 }
 
-/// Changes a word of a WQE, of one WQE in `wild`.
+/// Changes a word of a WQE, of one WQE in `mutate_one_in`.
 fn mutate_wqe(thread: &mut Thread<'_>, element: &mut [u8]) {
-    if thread.rng.one_in(thread.wild) {
+    if thread.rng.one_in(thread.mutate_one_in) {
         let at = thread.rng.index(element.len().saturating_sub(4)) & !3;
         let value = thread.rng.edge_value() as u32;
         element[at..at + 4].copy_from_slice(&value.to_ne_bytes());
