@@ -14,6 +14,7 @@ use crate::{
     memory::Mapping,
     object::{give, take, Extended, Zeroed},
     pd::Pd,
+    resizable::Resizable,
     system::{code, failed, EINVAL, EOPNOTSUPP},
 };
 
@@ -23,7 +24,7 @@ pub(crate) struct Cq {
     pub(crate) verbs: verbs_cq,
     /// Ring of the queue. It is `None` only during the creation. The object must exist before:
     /// events refer to it by its address, which the creation passes to the kernel.
-    pub(crate) queue: Option<Guarded<CompletionQueue<Mapping>>>,
+    pub(crate) queue: Option<Guarded<Resizable<CompletionQueue<Mapping>>>>,
     /// Whether `req_notify` may arm the queue in its ring, without a system call.
     armed_in_ring: bool,
 }
@@ -41,7 +42,8 @@ impl Cq {
 }
 
 /// Removes the completions of a QP that was reset or destroyed from `queues`. Another QP may get
-/// the same number, and its completions must not be mixed up with these.
+/// the same number, and its completions must not be mixed up with these. If the ring of a queue
+/// cannot be mapped, its completions stay.
 ///
 /// # Safety
 ///
@@ -51,7 +53,7 @@ pub(crate) unsafe fn forget(queues: [*mut ibv_cq; 2], qp_num: u32) {
     for cq in queues {
         let cq = cq.cast::<Cq>().as_ref();
         if let Some(queue) = cq.and_then(|cq| cq.queue.as_ref()) {
-            queue.with(|queue| queue.forget(qp_num));
+            let _ = queue.with(|queue| queue.queue().map(|queue| queue.forget(qp_num)));
         }
     }
 }
@@ -140,7 +142,7 @@ unsafe fn make(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex, threads: T
     }
     match Mapping::ring((*context).cmd_fd, &reply.driver.mi) {
         Ok(ring) => {
-            let queue = Guarded::new(threads, CompletionQueue::new(ring));
+            let queue = Guarded::new(threads, Resizable::new(CompletionQueue::new(ring)));
             (*cq).queue = Some(queue);
             cq
         }
@@ -210,7 +212,8 @@ pub(crate) unsafe extern "C" fn modify(cq: *mut ibv_cq, attr: *mut ibv_modify_cq
 }
 
 /// Implements `resize_cq` of `struct verbs_context_ops`. The kernel creates a new ring and moves
-/// the unread completions there.
+/// the unread completions there. If the new ring cannot be mapped, this fails, and the queue is
+/// unusable until a later call has mapped it.
 ///
 /// # Safety
 ///
@@ -238,13 +241,8 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut ibv_cq, entries: c_int) -> c_int
         if code != 0 {
             return code;
         }
-        match Mapping::ring((*(*cq).context).cmd_fd, &reply.driver.mi) {
-            Ok(ring) => {
-                *queue = CompletionQueue::new(ring);
-                0
-            }
-            Err(code) => code,
-        }
+        let moved = queue.move_to((*(*cq).context).cmd_fd, reply.driver.mi);
+        moved.map_or_else(|code| code, |_| 0)
     })
 }
 
@@ -274,16 +272,17 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
     };
     let room = usize::try_from(room).unwrap_or(0);
     let count = queue.with(|queue| {
-        queue.poll(room, |at, completion| {
+        let queue = queue.queue()?;
+        Ok(queue.poll(room, |at, completion| {
             // SAFETY: The program has room for `room` entries. Both types have the same size, as
             // `bindings` checks, and all fields of a completion are integers.
             unsafe {
                 wc.add(at)
                     .write(transmute::<[u64; 6], ibv_wc>(completion.0))
             };
-        })
+        }))
     });
-    count as c_int
+    count.map_or_else(|code: c_int| -code, |count| count as c_int)
 }
 
 /// Implements `req_notify_cq` of `struct verbs_context_ops`.
@@ -297,9 +296,10 @@ pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_in
     match &this.queue {
         Some(queue) if this.armed_in_ring => {
             // The lock keeps another thread from replacing the ring (`resize`) meanwhile.
-            match queue.with(|queue| queue.arm(solicited_only != 0)) {
-                Armed::Done => 0,
-                Armed::NeedsCall => ibv_cmd_req_notify_cq(cq, solicited_only),
+            match queue.with(|queue| Ok(queue.queue()?.arm(solicited_only != 0))) {
+                Ok(Armed::Done) => 0,
+                Ok(Armed::NeedsCall) => ibv_cmd_req_notify_cq(cq, solicited_only),
+                Err(code) => code,
             }
         }
         _ => ibv_cmd_req_notify_cq(cq, solicited_only),

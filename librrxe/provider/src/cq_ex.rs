@@ -13,6 +13,7 @@ use crate::{
     cq::Cq,
     guarded::Guarded,
     memory::Mapping,
+    resizable::Resizable,
     system::{set_errno, EINVAL, ENOENT},
 };
 
@@ -57,7 +58,7 @@ pub(crate) fn set_functions(cq: &mut ibv_cq_ex, fields: u64) {
     }
 }
 
-type Queue = Guarded<CompletionQueue<Mapping>>;
+type Queue = Guarded<Resizable<CompletionQueue<Mapping>>>;
 
 /// Returns the ring of the queue.
 ///
@@ -78,7 +79,11 @@ unsafe fn queue<'a>(cq: *mut ibv_cq_ex) -> Option<&'a Queue> {
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
     // SAFETY: This thread holds the lock since `start_poll`. The reference does not outlive this
     // call.
-    unsafe { queue(cq).map_or_else(Completion::default, |queue| *queue.held().current()) }
+    unsafe {
+        queue(cq).map_or_else(Completion::default, |queue| {
+            *queue.held().mapped().current()
+        })
+    }
 }
 
 /// Copies status and `wr_id` of the current completion to `cq`, where programs read them.
@@ -108,12 +113,17 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
     queue.hold();
     // SAFETY: `hold` just took the lock.
-    if !unsafe { queue.held() }.start() {
-        queue.release();
-        return set_errno(ENOENT);
-    }
-    show(cq);
-    0
+    let started = unsafe { queue.held() }.queue().map(|queue| queue.start());
+    let code = match started {
+        Ok(true) => {
+            show(cq);
+            return 0;
+        }
+        Ok(false) => ENOENT,
+        Err(code) => code,
+    };
+    queue.release();
+    set_errno(code)
 }
 
 /// Implements `next_poll` of `struct ibv_cq_ex`.
@@ -124,7 +134,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 /// crate's documentation). Polling must have been started by `start_poll` and not ended.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: This thread holds the lock since `start_poll`.
-    let more = unsafe { queue(cq).is_some_and(|queue| queue.held().advance()) };
+    let more = unsafe { queue(cq).is_some_and(|queue| queue.held().mapped().advance()) };
     if !more {
         return set_errno(ENOENT);
     }
@@ -141,7 +151,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     if let Some(queue) = queue(cq) {
         // SAFETY: This thread holds the lock since `start_poll`.
-        unsafe { queue.held() }.end();
+        unsafe { queue.held() }.mapped().end();
         queue.release();
     }
 }

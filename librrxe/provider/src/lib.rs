@@ -43,6 +43,7 @@ mod post_recv;
 mod post_send;
 mod qp;
 mod qp_attr;
+mod resizable;
 mod srq;
 mod system;
 mod wr;

@@ -90,7 +90,13 @@ pub(crate) unsafe extern "C" fn post_shared(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     match &Srq::from_raw(srq).queue {
-        Some(queue) => queue.with(|queue| post_all(queue, wr, bad_wr)),
+        Some(queue) => queue.with(|queue| match queue.queue() {
+            Ok(queue) => post_all(queue, wr, bad_wr),
+            Err(code) => {
+                *bad_wr = wr;
+                code
+            }
+        }),
         None => {
             *bad_wr = wr;
             EINVAL

@@ -12,6 +12,7 @@ use crate::{
     memory::Mapping,
     object::{give, take, Extended, Zeroed},
     pd::Pd,
+    resizable::Resizable,
     system::{code, failed, EINVAL, EOPNOTSUPP},
 };
 
@@ -20,9 +21,7 @@ use crate::{
 pub(crate) struct Srq {
     verbs: verbs_srq,
     /// Ring of the queue. `None` only during the creation.
-    pub(crate) queue: Option<Guarded<ReceiveQueue<Mapping>>>,
-    /// Largest number of SGEs of a request.
-    max_sge: u32,
+    pub(crate) queue: Option<Guarded<Resizable<ReceiveQueue<Mapping>>>>,
 }
 
 impl Srq {
@@ -41,7 +40,6 @@ impl Srq {
         give(Self {
             verbs: verbs_srq::zeroed(),
             queue: None,
-            max_sge: 0,
         })
     }
 
@@ -66,9 +64,8 @@ impl Srq {
         let context = (*srq).verbs.srq.context;
         match Mapping::ring((*context).cmd_fd, ring) {
             Ok(ring) => {
-                let queue = Guarded::new(threads, ReceiveQueue::new(ring, max_sge));
-                (*srq).queue = Some(queue);
-                (*srq).max_sge = max_sge;
+                let queue = Resizable::new(ReceiveQueue::new(ring, max_sge));
+                (*srq).queue = Some(Guarded::new(threads, queue));
                 srq.cast()
             }
             Err(code) => {
@@ -157,7 +154,8 @@ pub(crate) unsafe extern "C" fn create_ex(
 }
 
 /// Implements `modify_srq` of `struct verbs_context_ops`. If the size changes, the kernel creates a
-/// new ring and moves the requests there.
+/// new ring and moves the requests there. If the new ring cannot be mapped, this fails, and the
+/// queue is unusable until a later call has mapped it.
 ///
 /// # Safety
 ///
@@ -168,8 +166,7 @@ pub(crate) unsafe extern "C" fn modify(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    let this = Srq::from_raw(srq);
-    let Some(queue) = &this.queue else {
+    let Some(queue) = &Srq::from_raw(srq).queue else {
         return EINVAL;
     };
     if mask & IBV_SRQ_MAX_WR as c_int == 0 {
@@ -177,14 +174,9 @@ pub(crate) unsafe extern "C" fn modify(
     }
     let fd = (*(*srq).context).cmd_fd;
     queue.with(|queue| {
-        let moved = command(srq, attr, mask).and_then(|place| Mapping::ring(fd, &place));
-        match moved {
-            Ok(ring) => {
-                *queue = ReceiveQueue::new(ring, this.max_sge);
-                0
-            }
-            Err(code) => code,
-        }
+        let place = command(srq, attr, mask);
+        let moved = place.and_then(|place| queue.move_to(fd, place));
+        moved.map_or_else(|code| code, |_| 0)
     })
 }
 

@@ -48,7 +48,7 @@ fn moderate(ends: &Ends) -> Outcome {
     })
 }
 
-fn write(pair: &Pair, id: u64) -> Outcome {
+pub fn write(pair: &Pair, id: u64) -> Outcome {
     let write = Send::new(id, IBV_WR_RDMA_WRITE, vec![pair.a.mr.sge(0, 64)]);
     pair.a.send(write.at(&pair.b, 0))
 }

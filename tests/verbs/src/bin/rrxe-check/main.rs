@@ -26,6 +26,7 @@ mod srq_ring;
 mod status;
 mod tap;
 mod transfer;
+mod unmapped;
 mod unreliable;
 mod windows;
 mod xrc;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let (Some(a), Some(b)) = (args.next(), args.next()) else {
         eprintln!("usage: rrxe-check DEVICE_A DEVICE_B [v4|v6] [TOPIC ...]");
         eprintln!("topics: transfer status errno cq query srq xrc uc uc-errors ud ud-errors group");
-        eprintln!("        group-sender loss");
+        eprintln!("        group-sender loss; for librrxe: unmapped");
         eprintln!("by name only: windows matrix raw raw-denied");
         eprintln!("        hold-group (a QP of DEVICE_B is attached until the input ends)");
         return ExitCode::from(2);
@@ -77,6 +78,9 @@ fn main() -> ExitCode {
     if wanted("srq") {
         srq::run(&mut tap, &ends);
         srq_ring::run(&mut tap, &ends);
+    }
+    if wanted("unmapped") && !pair::is_stock() {
+        unmapped::run(&mut tap, &ends);
     }
     if wanted("xrc") {
         xrc::run(&mut tap, &ends);

@@ -24,7 +24,7 @@ use crate::{
 
 const EBUSY: i32 = 16;
 pub const EINVAL: i32 = 22;
-const ENOMEM: i32 = 12;
+pub const ENOMEM: i32 = 12;
 
 /// Bytes of one receive buffer. A message of this length takes more than one packet at every MTU.
 const BUFFER_LEN: usize = 5000;
