@@ -38,7 +38,9 @@ pub(crate) struct Context {
 pub(crate) struct Granted {
     /// Doorbell page, if granted.
     pub(crate) doorbells: Option<Doorbells<Mapping>>,
-    /// Whether CQs are armed in their rings, without a system call.
+    /// Whether CQs are armed in their rings, without a system call. This takes
+    /// `RRXE_FEATURE_CQ_ARM` and `RRXE_FEATURE_CQ_NEWS`: without the second one, the kernel does
+    /// not notify of completions that precede the arming.
     pub(crate) arms_cqs: bool,
 }
 
@@ -219,10 +221,10 @@ fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
         }
     }
     let reply = reply.driver;
-    let granted = |feature| reply.features & FEATURES & feature != 0;
+    let granted = |features| reply.features & FEATURES & features == features;
     let mut result = Granted {
         doorbells: None,
-        arms_cqs: granted(RRXE_FEATURE_CQ_ARM),
+        arms_cqs: granted(RRXE_FEATURE_CQ_ARM | RRXE_FEATURE_CQ_NEWS),
     };
     if granted(RRXE_FEATURE_DOORBELL) {
         // SAFETY: The context is one of libibverbs, so it is valid.
