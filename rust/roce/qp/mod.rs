@@ -488,12 +488,14 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// A reliable QP sends the packet again after a pause. The pause costs no retry, and doubles
     /// with each drop in a row, up to 102 ms. The acknowledgment timer runs meanwhile, so a QP
     /// whose packets are all dropped ends with `RetryExcErr`. The packet of an unreliable QP is
-    /// lost.
+    /// lost. In ERR a READ response is lost, and no further one is sent: the owner soon considers
+    /// the peer's access ended, so the memory must not be read after a pause.
     pub fn transmit_dropped(&mut self, now: Instant, transmit: &Transmit) {
         if !self.context.config.kind.is_reliable() {
             return;
         }
         match transmit.packet.body {
+            Body::ReadResponse(_) if self.flushes() => self.responder.cancel_responses(),
             Body::Ack(_) | Body::AtomicAck(..) | Body::ReadResponse(_) => {
                 self.responder.take_back();
             }

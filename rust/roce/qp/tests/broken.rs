@@ -48,3 +48,22 @@ fn sends_only_its_nak_once_the_memory_is_gone() {
     assert_eq!(sent.len(), 1);
     assert!(is_nak(&sent[0].packet));
 }
+
+#[test]
+fn sends_only_its_nak_once_the_host_drops_a_response() {
+    let (mut qp, mut host) = broken();
+    for _ in 0..3 {
+        assert!(qp.poll_transmit(NOW, &mut host).is_some());
+    }
+    let response = qp.poll_transmit(NOW, &mut host).unwrap();
+    qp.transmit_dropped(NOW, &response);
+    let end = qp.poll_timeout().unwrap();
+    let nak = qp.poll_transmit(end, &mut host).unwrap();
+    assert!(is_nak(&nak.packet));
+    // The NAK is sent again.
+    qp.transmit_dropped(end, &nak);
+    let end = qp.poll_timeout().unwrap();
+    let sent = drain(&mut qp, end, &mut host);
+    assert_eq!(sent.len(), 1);
+    assert!(is_nak(&sent[0].packet));
+}
