@@ -4,16 +4,17 @@
 # namespaces over a veth pair. "device" cases have both QPs on one RDMA device.
 #
 # Environment: DRIVERS is a list of rxe (the C driver), rrxe (with stock librxe) and librrxe (rrxe
-# with its own library). PART is "instructions" (all drivers, then TCP) or "latency". SCALE
-# multiplies the numbers of RDMA messages. GUARD loads tools/rrxe-guard.nft on both hosts.
+# with its own library). OPERATIONS is a list of send, write and read. PART is "instructions" (all
+# drivers, then TCP) or "latency". SCALE multiplies the numbers of RDMA messages. GUARD loads
+# tools/rrxe-guard.nft on both hosts.
 source /payload/tests/vm/lib/guest.sh
-: "${SCALE:=1}" "${PART:=instructions}"
+: "${SCALE:=1}" "${PART:=instructions}" "${OPERATIONS:=send write read}"
 
 # Prints the arguments of each case of rrxe-bench: OP PATTERN SIZE COUNT DEPTH EVERY. SIZE is in
 # bytes. One message in EVERY is signaled.
 cases() {
 	local op
-	for op in send write read; do
+	for op in $OPERATIONS; do
 		echo "$op stream 64 $((4096 * SCALE)) 128 32"
 		echo "$op stream 4096 $((2048 * SCALE)) 128 32"
 		echo "$op stream 65536 $((192 * SCALE)) 32 8"
@@ -48,6 +49,12 @@ verbs_cases() {
 # calls DRIVER: measures the instructions of each verbs call until it returns, system call included.
 calls() {
 	rrxe-bench calls "$DEV1" | while read -r line; do run "$1" device echo "$line"; done
+}
+
+# Prints the addresses of the functions of the kernel and of its modules, as they are now. The
+# counts of the cases before this call are divided by these functions.
+symbols() {
+	sed -n 's/^[0-9a-f]* [tTwW] /symbol &/p' /proc/kallsyms
 }
 
 # spin DRIVER: measures the time from a post to its completion in a program that polls its CQ.
@@ -99,6 +106,7 @@ tcp_cases() {
 }
 
 hosts_up 4200 || exit 1
+echo "kernel $(uname -r)"
 # Loads the guard of Documentation/security.rst on both hosts.
 if [[ -n ${GUARD:-} ]]; then
 	for host in 1 2; do ip netns exec h$host nft -f /payload/rrxe-guard.nft || exit 1; done
@@ -108,9 +116,11 @@ instructions)
 	# The default of pollers is half the number of CPUs, which is none with one CPU.
 	modprobe rrxe pollers=1 poll_idle_us=1000000
 	for_each_driver calls
+	symbols
 	rmmod rrxe
 	for_each_driver verbs_cases
 	tcp_cases
+	symbols
 	;;
 latency) for_each_driver spin spin_beside_ringer ;;
 esac

@@ -12,6 +12,7 @@ use rrxe_verbs::sys::*;
 
 use crate::{
     load::report_median,
+    mark::{mark, BEGIN, END},
     own::{SelfConnected, SIZE},
     Fallible,
 };
@@ -21,10 +22,13 @@ const BURST: u32 = 32;
 /// Number of bursts of each call.
 const ROUNDS: u32 = 64;
 
-/// Makes a burst of calls and returns the mean duration of one.
-fn time(mut call: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
+/// Makes a burst of calls and returns the mean duration of one. The mark at the end of the burst is
+/// the place of the call among the lines that the program prints.
+fn time<const MARK: u32>(mut call: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
     let start = Instant::now();
+    mark::<BEGIN>();
     (0..BURST).try_for_each(|_| call())?;
+    mark::<MARK>();
     Ok(start.elapsed() / BURST)
 }
 
@@ -45,21 +49,21 @@ pub fn measure(device: &str) -> Fallible<()> {
     let [mut posts, mut receives, mut arms, mut polls, mut empty_polls] = [const { Vec::new() }; 5];
     for _ in 0..ROUNDS {
         keep_busy(&connection)?;
-        posts.push(time(|| write(&connection))?);
+        posts.push(time::<{ END }>(|| write(&connection))?);
         // Long enough for all WRITEs to complete.
         thread::sleep(Duration::from_millis(2));
-        polls.push(time(|| connection.take())?);
-        empty_polls.push(time(|| match connection.take() {
+        polls.push(time::<{ END + 2 }>(|| connection.take())?);
+        empty_polls.push(time::<{ END + 3 }>(|| match connection.take() {
             Err(empty) if empty.kind() == io::ErrorKind::WouldBlock => Ok(()),
             _ => Err(io::Error::other("the CQ is not empty")),
         })?);
-        receives.push(time(|| connection.receive())?);
-        arms.push(time(|| connection.cq.arm(false))?);
+        receives.push(time::<{ END + 1 }>(|| connection.receive())?);
+        arms.push(time::<{ END + 4 }>(|| connection.cq.arm(false))?);
     }
-    report_median("post_send", "call", SIZE, &mut posts);
-    report_median("post_recv", "call", SIZE, &mut receives);
-    report_median("poll_cq", "call", SIZE, &mut polls);
-    report_median("poll_cq, empty", "call", 0, &mut empty_polls);
-    report_median("req_notify_cq", "call", 0, &mut arms);
+    report_median("post_send", "call", SIZE, BURST, &mut posts);
+    report_median("post_recv", "call", SIZE, BURST, &mut receives);
+    report_median("poll_cq", "call", SIZE, BURST, &mut polls);
+    report_median("poll_cq, empty", "call", 0, BURST, &mut empty_polls);
+    report_median("req_notify_cq", "call", 0, BURST, &mut arms);
     Ok(())
 }

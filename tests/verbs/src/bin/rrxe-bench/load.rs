@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Fallible;
+use crate::{
+    mark::{mark, BEGIN, END},
+    Fallible,
+};
 
 /// The order of messages in time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,17 +126,20 @@ pub struct Measurement {
 impl Measurement {
     /// Starts the measurement.
     pub fn start() -> Fallible<Self> {
-        Ok(Self {
+        let this = Self {
             idle: idle_seconds()?,
             switches: context_switches()?,
             start: Instant::now(),
-        })
+        };
+        mark::<BEGIN>();
+        Ok(this)
     }
 
     /// Prints the case and its results as a line of JSON: time, context switches and idle share.
     /// The time and the context switches are means per message. The idle time is that of all CPUs,
     /// in relation to the elapsed time.
     pub fn report(&self, op: &str, pattern: Pattern, size: usize, count: u64) -> Fallible<()> {
+        mark::<END>();
         let elapsed = self.start.elapsed().as_nanos() as f64;
         let switches = context_switches()? - self.switches;
         let idle = (idle_seconds()? - self.idle) * 1e9 / elapsed;
@@ -148,8 +154,9 @@ impl Measurement {
     }
 }
 
-/// Prints a case or a verbs call as a line of JSON, with the median and the mean of `times`.
-pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration]) {
+/// Prints a case or a verbs call as a line of JSON, with the median and the mean of `times`. Each
+/// of `times` is the mean of `burst` messages or calls.
+pub fn report_median(op: &str, pattern: &str, size: usize, burst: u32, times: &mut [Duration]) {
     times.sort_unstable();
     let median = times
         .get(times.len() / 2)
@@ -157,7 +164,7 @@ pub fn report_median(op: &str, pattern: &str, size: usize, times: &mut [Duration
     let mean = times.iter().sum::<Duration>().as_nanos() as f64 / times.len().max(1) as f64;
     println!(
         "{{\"op\": \"{op}\", \"pattern\": \"{pattern}\", \"size\": {size}, \"count\": {}, \
-         \"ns_per_message\": {median:.1}, \"ns_mean\": {mean:.1}}}",
+         \"burst\": {burst}, \"ns_per_message\": {median:.1}, \"ns_mean\": {mean:.1}}}",
         times.len(),
     );
 }

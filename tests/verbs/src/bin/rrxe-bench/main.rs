@@ -23,11 +23,13 @@
 //! `busy` measures nothing: it makes the verbs calls until its standard input ends, so that a
 //! script can count its system calls (calls.sh).
 //!
-//! The clock is the guest's. Under QEMU's `-icount shift=0` a nanosecond is one instruction.
+//! The clock is the guest's. Under QEMU's `-icount shift=0` a nanosecond is one instruction. Marks
+//! (mark.rs) tell QEMU's plugin tools/bench/count.c where a measured interval begins and ends.
 
 mod busy;
 mod calls;
 mod load;
+mod mark;
 mod own;
 mod tcp;
 mod verbs;

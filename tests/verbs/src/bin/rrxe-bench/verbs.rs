@@ -196,9 +196,13 @@ pub fn client(device: &str, server: &str, words: &[&str]) -> Fallible<()> {
             continue;
         }
         match case.pattern {
-            Pattern::Spin => {
-                report_median(&case.name, case.pattern.name(), case.size, &mut iterations)
-            }
+            Pattern::Spin => report_median(
+                &case.name,
+                case.pattern.name(),
+                case.size,
+                1,
+                &mut iterations,
+            ),
             pattern => measurement.report(&case.name, pattern, case.size, count)?,
         }
     }
