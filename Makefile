@@ -29,6 +29,8 @@ upstream:
 	@tools/rrxe upstream
 bench:
 	@tools/rrxe bench
+bench-gate:
+	@tools/rrxe bench-gate
 fuzz:
 	@tools/rrxe fuzz
 vm:
@@ -42,6 +44,6 @@ help:
 	@tools/rrxe help
 
 # Variables of the command line (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER TREE MINUTES SEED COVERAGE JSON INSTALL_MOD_PATH DESTDIR
+export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER TREE MINUTES SEED COVERAGE JSON UPDATE INSTALL_MOD_PATH DESTDIR
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench fuzz vm debug-vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean help

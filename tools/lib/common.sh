@@ -44,7 +44,7 @@ need_root() {
 	command -v sudo >/dev/null || die "this needs root: run it as root, or install sudo"
 	say "asking sudo for root (chroot and mounts for the toolbox)"
 	local keep=()
-	mapfile -t keep < <(env | grep -E '^(RRXE_|https?_proxy=|no_proxy=)|^(RUN|ONLY|TYPE|GUEST_PACKAGES|GUEST_SUITE|VCPUS|CPU|MEM|TIMEOUT|ACCEL_ARGS|KVER|TREE|INSTALL_MOD_PATH|DESTDIR|MINUTES|SEED|COVERAGE|SCALE|DRIVERS|OPERATIONS|GUARD|PART|JSON)=')
+	mapfile -t keep < <(env | grep -E '^(RRXE_|https?_proxy=|no_proxy=)|^(RUN|ONLY|TYPE|GUEST_PACKAGES|GUEST_SUITE|VCPUS|CPU|MEM|TIMEOUT|ACCEL_ARGS|KVER|TREE|INSTALL_MOD_PATH|DESTDIR|MINUTES|SEED|COVERAGE|SCALE|DRIVERS|OPERATIONS|GUARD|PART|JSON|UPDATE)=')
 	exec sudo env "${keep[@]}" "$TOP/tools/rrxe" "$@"
 }
 

@@ -3,15 +3,18 @@
 //! Memory that peers write to by RDMA. The programs access the bytes of an operation only before
 //! and after it, by volatile reads and writes.
 
-use std::{io, ptr};
+use std::{io, mem::ManuallyDrop, ptr};
 
 extern "C" {
     fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
     fn munmap(addr: *mut u8, len: usize) -> i32;
+    fn mremap(old: *mut u8, old_len: usize, len: usize, flags: i32, ...) -> *mut u8;
 }
 
 const PROT_READ_WRITE: i32 = 3;
 const MAP_PRIVATE_ANONYMOUS_POPULATE: i32 = 0x2 | 0x20 | 0x8000;
+const MREMAP_MAYMOVE_FIXED: i32 = 0x1 | 0x2;
+const PAGE_SIZE: usize = 4096;
 
 /// Page-aligned, populated, private anonymous memory.
 pub struct Buffer {
@@ -37,6 +40,31 @@ impl Buffer {
             return Err(io::Error::last_os_error());
         }
         Ok(Self { start, len })
+    }
+
+    /// Replaces the second page, so that the pages do not all lie together in physical memory. A
+    /// region of this memory then consists of single pages, whatever memory was free.
+    pub fn scatter(&mut self) -> io::Result<()> {
+        if self.len < 3 * PAGE_SIZE {
+            return Ok(());
+        }
+        // This page is allocated while the second page still exists, so it is another one.
+        let page = ManuallyDrop::new(Self::new(PAGE_SIZE)?);
+        // SAFETY: The target is the second page of this mapping, to which no reference exists. The
+        // new page leaves its own mapping, which is not dropped.
+        let moved = unsafe {
+            mremap(
+                page.start,
+                PAGE_SIZE,
+                PAGE_SIZE,
+                MREMAP_MAYMOVE_FIXED,
+                self.start.add(PAGE_SIZE),
+            )
+        };
+        if moved as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 
     /// Length in bytes.

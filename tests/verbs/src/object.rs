@@ -171,11 +171,14 @@ pub struct Mr {
 impl Mr {
     /// Allocates a buffer of `len` zero bytes and registers it.
     pub fn new(pd: &Rc<Pd>, len: usize, access: u32) -> io::Result<Self> {
-        let buffer = Buffer::new(len)?;
+        Self::of(pd, Buffer::new(len)?, access)
+    }
+
+    /// Registers a buffer.
+    pub fn of(pd: &Rc<Pd>, buffer: Buffer, access: u32) -> io::Result<Self> {
+        let (addr, len) = (buffer.addr(), buffer.len());
         // SAFETY: The buffer lives as long as the region.
-        let raw = unsafe {
-            ibv_reg_mr_iova2(pd.raw, buffer.addr() as *mut _, len, buffer.addr(), access)
-        };
+        let raw = unsafe { ibv_reg_mr_iova2(pd.raw, addr as *mut _, len, addr, access) };
         Ok(Self {
             raw: check_ptr(raw)?,
             buffer,

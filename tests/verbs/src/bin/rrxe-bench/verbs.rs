@@ -11,6 +11,7 @@ use std::{
 };
 
 use rrxe_verbs::{
+    buffer::Buffer,
     link::{self, Endpoint, Settings},
     object::{Context, Cq, Depth, Mr, Pd, Qp, ALL_ACCESS},
     sys::*,
@@ -75,8 +76,12 @@ impl End {
         let context = Context::open(device)?;
         let pd = Pd::new(&context)?;
         let cq = Cq::new(&context, 4096)?;
-        let mut mr = Mr::new(&pd, size.max(64), ALL_ACCESS)?;
-        mr.buffer.fill(0, size, 1);
+        let mut buffer = Buffer::new(size.max(64))?;
+        if env::var_os("RRXE_BENCH_SCATTER").is_some() {
+            buffer.scatter()?;
+        }
+        buffer.fill(0, size, 1);
+        let mr = Mr::of(&pd, buffer, ALL_ACCESS)?;
         let depth = Depth {
             send: 512,
             recv: 1024,
