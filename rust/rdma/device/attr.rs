@@ -218,11 +218,10 @@ fn on_demand_paging() -> bindings::ib_odp_caps {
     caps
 }
 
-/// Converts `value` to the type of ib_core's field, which is `int` up to Linux 7.2 and `u32` since.
-fn clamp<T: TryFrom<u32> + Default>(value: u32) -> T {
-    // The result fits into either type.
-    let value = value.min(i32::MAX as u32);
-    T::try_from(value).unwrap_or_default()
+/// Limits `value` to the maximum of `int`, the type of the fields of libibverbs (`struct
+/// ibv_device_attr`).
+fn clamp(value: u32) -> u32 {
+    value.min(i32::MAX as u32)
 }
 
 /// Changes of a device by a subnet manager.

@@ -23,8 +23,6 @@ mod provider;
 mod qp;
 mod verbs;
 
-use core::borrow::Borrow;
-
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
 use device::{link::Service, workqueues::Workqueues};
@@ -72,14 +70,6 @@ pub(crate) struct Options {
 /// Type of rrxe's devices in `rdma link add NAME type TYPE` (`struct rdma_link_ops`).
 const LINK_TYPE: &CStr = c"rrxe";
 
-/// Returns the value of a module parameter.
-///
-/// Before Linux 7.3 a parameter's `value` returned a reference, since then it returns a copy. This
-/// function accepts both.
-fn parameter(value: impl Borrow<u32>) -> u32 {
-    *value.borrow()
-}
-
 /// The loaded module.
 struct Module {
     /// Registrations of the module with the kernel: link type, notifiers, ib_client. Dropping them
@@ -91,17 +81,17 @@ struct Module {
 
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let pollers = match parameter(module_parameters::pollers.value()) {
+        let pollers = match module_parameters::pollers.value() {
             // Counts all possible CPUs, because CPUs may come online later.
             0 => nr_cpu_ids() / 2,
             pollers => pollers,
         };
-        let idle_limit = parameter(module_parameters::poll_idle_us.value());
+        let idle_limit = module_parameters::poll_idle_us.value();
         let options = Options {
-            shares_xrcds: parameter(module_parameters::shared_xrcd.value()) != 0,
-            burst_icrcs: parameter(module_parameters::burst_icrc.value()) != 0,
+            shares_xrcds: module_parameters::shared_xrcd.value() != 0,
+            burst_icrcs: module_parameters::burst_icrc.value() != 0,
         };
-        let softirq_percent = parameter(module_parameters::softirq_percent.value());
+        let softirq_percent = module_parameters::softirq_percent.value();
         let workqueues = Workqueues::new(pollers, idle_limit, softirq_percent)?;
         Ok(Self {
             service: Some(Service::start(LINK_TYPE, workqueues.clone(), options)?),
