@@ -9,7 +9,6 @@
 
 #define __rrxe_helper
 
-#include "barrier.c"
 #include "cpu.c"
 #include "dma_buf.c"
 #include "identity.c"

@@ -15,7 +15,13 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{
+        barrier::{smp_mb, Full},
+        Arc,
+    },
+};
 
 use crate::{
     abi::{
@@ -23,7 +29,6 @@ use crate::{
         uabi::doorbell::{DIRTY, SIZE, STATE, SUMMARY, SUMMARY_WORDS},
     },
     bindings,
-    support::sync::smp_mb,
 };
 
 /// Number of send queues (slots) of a doorbell page.
@@ -108,7 +113,7 @@ impl DoorbellPage {
             false => 0,
         };
         self.state().store(state, Ordering::Relaxed);
-        smp_mb();
+        smp_mb(Full);
     }
 
     /// Returns whether a summary bit is set, that is, whether doorbells may be waiting.
@@ -208,7 +213,7 @@ impl DoorbellPage {
     pub fn ring(&self, slot: u32) {
         let slot = slot % SLOTS;
         self.ring_leaf(slot / BITS, 1_u64.wrapping_shl(slot % BITS));
-        smp_mb();
+        smp_mb(Full);
     }
 
     /// Sets `bits` of a leaf and the summary bit of the leaf.

@@ -17,7 +17,13 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{
+        barrier::{smp_mb, Full},
+        Arc,
+    },
+};
 
 use crate::{
     abi::{
@@ -29,7 +35,7 @@ use crate::{
         },
     },
     bindings,
-    support::sync::{cond_resched, smp_mb},
+    support::sync::cond_resched,
     verbs::cq::{NotifyWhen, Unannounced},
 };
 
@@ -207,7 +213,7 @@ impl Ring {
     /// before this call.
     #[inline]
     pub fn arm_after_push(&self) -> Option<NotifyWhen> {
-        smp_mb();
+        smp_mb(Full);
         self.arm()
     }
 

@@ -13,6 +13,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{ordering, Atomic},
+        barrier::{smp_mb, Full},
         Arc,
     },
     time::msecs_to_jiffies,
@@ -23,7 +24,7 @@ use super::{
     in_flight::{Departure, Slot, Slots, RECOVERY_MS},
     reception::Reception,
 };
-use crate::{bindings, device::gid::Network, support::sync::smp_mb};
+use crate::{bindings, device::gid::Network};
 
 /// Waker of a sender that waits until packets have left.
 pub trait Wake: Send + Sync + 'static {
@@ -126,7 +127,7 @@ impl TxCount {
         self.waiting.store(true, ordering::Relaxed);
         // The barrier pairs with that in `subtract`: either `subtract` sees `waiting`, or
         // `has_room` below sees the reduced count.
-        smp_mb();
+        smp_mb(Full);
         self.has_room()
     }
 
@@ -271,7 +272,7 @@ impl TxCount {
     /// flight.
     fn subtract(&self, packets: u32) {
         let before = self.in_flight.fetch_sub(packets, ordering::Full);
-        smp_mb();
+        smp_mb(Full);
         if before.saturating_sub(packets) > self.limit / 2 || !self.waiting.load(ordering::Relaxed)
         {
             return;

@@ -17,7 +17,9 @@
 
 use core::ptr::addr_of;
 
-use crate::{bindings, support::sync::smp_mb};
+use kernel::sync::barrier::{smp_mb, Full};
+
+use crate::bindings;
 
 /// The identity of a user or of a memory cgroup.
 ///
@@ -133,7 +135,7 @@ impl Users {
         }
         // `map_write()` (kernel/user_namespace.c) writes the extent before the number of extents.
         // This barrier pairs with its `smp_wmb()`.
-        smp_mb();
+        smp_mb(Full);
         // SAFETY: `map` points into `namespace`, which the caller guarantees to be valid. A mapping
         // is written once, and the number of extents shows that it has been written.
         let [extent, ..] = unsafe { (*map).extent };

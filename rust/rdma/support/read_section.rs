@@ -18,14 +18,12 @@ use core::sync::atomic::{
 use kernel::{
     cpu::{nr_cpu_ids, CpuId},
     prelude::*,
+    sync::barrier::{smp_mb, Full},
     time::{delay::fsleep, Delta},
     types::NotThreadSafe,
 };
 
-use crate::{
-    bindings,
-    support::sync::{smp_mb, swap_fully_ordered},
-};
+use crate::{bindings, support::sync::swap_fully_ordered};
 
 /// Mask of the nesting depth in a line's value: the number of sections that the CPU is in. A stack
 /// has no room for so many nested sections.
@@ -166,7 +164,7 @@ impl ReadSections {
     fn wait_pausing(&self, mut pause: impl FnMut()) {
         // CPUs that the loop below does not see in a section see the preceding changes when they
         // enter one.
-        smp_mb();
+        smp_mb(Full);
         let mut seen = [0; AT_ONCE];
         for lines in self.lines.chunks(AT_ONCE) {
             // The states of the chunk's CPUs are read first, so that the waits for their sections

@@ -16,21 +16,14 @@ use kernel::{
     error::code::ERESTARTNOINTR,
     ffi::{c_char, c_ulong},
     prelude::*,
-    sync::lock::{Backend, Guard, Lock},
+    sync::{
+        barrier::{smp_mb, Full},
+        lock::{Backend, Guard, Lock},
+    },
     types::NotThreadSafe,
 };
 
 use crate::bindings;
-
-/// Full memory barrier between CPUs (`smp_mb()`, include/asm-generic/barrier.h).
-///
-/// Other CPUs see the accesses before the barrier before those after it. Callable in any context.
-/// The kernel crate has such a function, too, but its signature changed with Linux 7.3.
-#[inline]
-pub fn smp_mb() {
-    // SAFETY: A barrier has no requirements.
-    unsafe { bindings::smp_mb() }
-}
 
 /// Exchanges the value of `word`, fully ordered, and returns the old value.
 ///
@@ -43,9 +36,9 @@ pub fn swap_fully_ordered(word: &AtomicU32, value: u32) -> u32 {
     if cfg!(target_arch = "x86_64") {
         return word.swap(value, Ordering::SeqCst);
     }
-    smp_mb();
+    smp_mb(Full);
     let before = word.swap(value, Ordering::SeqCst);
-    smp_mb();
+    smp_mb(Full);
     before
 }
 

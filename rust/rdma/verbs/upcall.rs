@@ -19,6 +19,7 @@ use kernel::{
             ordering::{Acquire, Full, Release},
             Atomic,
         },
+        barrier::smp_mb,
         Arc,
     },
     time::{delay::fsleep, Delta},
@@ -26,7 +27,7 @@ use kernel::{
 
 use crate::{
     bindings,
-    support::{quota::Claims, sync::smp_mb},
+    support::quota::Claims,
     verbs::unread::{AsyncEvents, RaisesEvents},
 };
 
@@ -93,7 +94,7 @@ impl<C> Upcall<C> {
         self.0.object.store(ptr::null_mut(), Ordering::Relaxed);
         // A call that raises `running` after this barrier reads the null pointer. The loop below
         // waits for all others.
-        smp_mb();
+        smp_mb(Full);
         while self.0.running.load(Acquire) != 0 {
             fsleep(POLL_INTERVAL);
         }

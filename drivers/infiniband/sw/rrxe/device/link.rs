@@ -16,6 +16,7 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::{ordering, Atomic},
+        barrier::{smp_mb, Full},
         Arc, Mutex,
     },
     workqueue::Work,
@@ -32,7 +33,6 @@ use rdma::{
         netns::{self, Net, NetnsId, PerNet},
         skb::Ingress,
     },
-    support::sync::smp_mb,
     verbs::av::{Av, PostedAv},
 };
 use roce::mtu::Mtu;
@@ -293,7 +293,7 @@ impl Link {
         // ib_core lets no caller take a reference to a device that it moves to another namespace.
         // So `netdev_event` may have got none, and not unregistered the device. From here on it can
         // get one. The code below reads `netdev` after that.
-        smp_mb();
+        smp_mb(Full);
         if self.netdev().is_none() {
             self.unregister_later();
         }
@@ -574,7 +574,7 @@ impl netdev::Observer for Links {
                 link.flows.close();
                 // Pairs with the barrier in `Link::enable`: either this call can take a reference
                 // to the device, or `enable` finds no network device.
-                smp_mb();
+                smp_mb(Full);
                 link.unregister_later();
             }
         }

@@ -20,10 +20,13 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::barrier::{smp_mb, Full},
+};
 use rdma::{
     new_bh_spinlock,
-    support::sync::{smp_mb, swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
+    support::sync::{swap_fully_ordered, BhSpinLock, BhSpinLockGuard},
 };
 
 /// Guard of the turn lock, for a caller that waited for it.
@@ -100,7 +103,7 @@ impl<T: Unpin> Turn<T> {
     /// called by a former holder, after it has dropped the guard.
     pub(crate) fn is_wanted(&self) -> bool {
         // Orders the load after the unlock. Pairs with the full ordering in [`Self::advance`].
-        smp_mb();
+        smp_mb(Full);
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
