@@ -76,7 +76,7 @@ impl Core {
         self.trains.path.note_single();
         // The peer has repeated its READ. For requests, the engine counts the retry.
         if transmit.retransmission && is_response(&transmit.packet) {
-            self.trains.path.note_loss();
+            self.trains.path.note_lost_responses();
         }
     }
 

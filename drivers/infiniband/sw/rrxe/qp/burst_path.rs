@@ -128,6 +128,15 @@ impl BurstPath {
         }
     }
 
+    /// Records that the peer repeated a READ, because responses were lost. This says nothing about
+    /// a probe of requests.
+    #[cold]
+    pub(super) fn note_lost_responses(&mut self) {
+        if !matches!(self.knowledge, Knowledge::ProbedBefore(_)) {
+            self.note_loss();
+        }
+    }
+
     /// Records that this host has dropped a burst.
     #[cold]
     pub(super) fn note_refusal(&mut self) {
@@ -230,6 +239,19 @@ mod tests {
         assert_eq!(singles(&mut path), FIRST_PAUSE);
         path.note_burst(15, None);
         path.note_loss();
+        assert_eq!(singles(&mut path), FIRST_PAUSE * 2);
+    }
+
+    #[test]
+    fn lost_responses_fail_no_probe_of_requests() {
+        let mut path = BurstPath::default();
+        path.note_burst(15, Some(psn(15)));
+        path.note_lost_responses();
+        assert!(path.admits(|_| true) && path.admits_end());
+        path.note_lost_responses();
+        assert_eq!(singles(&mut path), FIRST_PAUSE);
+        path.note_burst(15, None);
+        path.note_lost_responses();
         assert_eq!(singles(&mut path), FIRST_PAUSE * 2);
     }
 
