@@ -10,12 +10,12 @@ use crate::psn::Psn;
 use crate::time::Instant;
 
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
-    /// Returns the state to which `attrs` lead.
+    /// Returns the state to which [`modify`](Self::modify) with `attrs` leads. Changes nothing.
     ///
     /// # Errors
     ///
     /// Returns any [`ModifyError`].
-    pub(super) fn check_modify(&self, attrs: &Attrs) -> Result<QpState, ModifyError> {
+    pub fn check_modify(&self, attrs: &Attrs) -> Result<QpState, ModifyError> {
         let from = self.state.name();
         let to = attrs.state.unwrap_or(from);
         let given = AttrSet::given(attrs);

@@ -9,6 +9,7 @@ Each case connects RC QPs of DEVICE in one process (loopback, by entry GID-INDEX
 transfers data and compares it. The counter sent_trains shows whether trains were used.
 """
 
+import errno
 import os
 import random
 import sys
@@ -19,8 +20,8 @@ from pyverbs.qp import QPAttr
 from pyverbs.wr import RecvWR, SGE, SendWR
 
 from pairs import (
-    ALL, LOCAL_WRITE, PAGE, Buffer, Pair, case, counter, equal, main, memory_with_unserved_faults, pattern,
-    register, wait_until_equal,
+    ALL, LOCAL_WRITE, PAGE, Buffer, Pair, case, counter, equal, errno_of_pyverbs, main,
+    memory_with_unserved_faults, pattern, register, wait_until_equal,
 )
 
 SUCCESS, LOC_PROT_ERR, LOC_LEN_ERR = e.IBV_WC_SUCCESS, e.IBV_WC_LOC_PROT_ERR, e.IBV_WC_LOC_LEN_ERR
@@ -172,11 +173,11 @@ def source_is_gone():
         equal(pair.write(source.piece(0, 8 * PAGE), remote), LOC_PROT_ERR, "status of the WRITE")
 
 
-def pair_with_absent_memory(verb):
+def pair_with_absent_memory(verb, **connection):
     """Returns a pair that has used trains for `verb`, its source with a pattern, its target with
     zeros, and a page of memory with its on-demand region. Faults on that page wait until the last
-    returned value, a userfaultfd, is closed."""
-    pair = Pair()
+    returned value, a userfaultfd, is closed. Arguments go to `connect`."""
+    pair = Pair(**connection)
     source, target = Memory(pair, 16 * PAGE), Memory(pair, 16 * PAGE)
     move(pair, verb, source, target, 8 * PAGE, 0)
     absent, faults = memory_with_unserved_faults(PAGE)
@@ -209,6 +210,27 @@ def flushed_source():
         equal(pair.status(), e.IBV_WC_WR_FLUSH_ERR, "status of a request")
     reuse(source, absent, faults)
     equal(target.buffer.read(16 * PAGE), bytes(16 * PAGE), "the target of the second request")
+
+
+@case("trains: a refused transition to ERR or RESET loses no train")
+def refused_transition():
+    """The second QP waits for a page fault of its owner, while a train waits for the QP. Meanwhile
+    changes of the sender's QP are refused. A lost train would cause a sequence NAK."""
+    pair, source, target, absent, region, faults = pair_with_absent_memory("write", timeout=0)
+    trains, repeats = sent_trains(), counter("completer_retry_err")
+    pair.post(e.IBV_WR_RDMA_WRITE, source.piece(0, 64), (absent.address, region.rkey), 1)
+    pair.post(e.IBV_WR_RDMA_WRITE, source.piece(0, 8 * PAGE), (target.address, target.key), 2)
+    wait_until_equal(lambda: sent_trains() > trains, True, "a train of the second request is sent")
+    for state in (e.IBV_QPS_ERR, e.IBV_QPS_RESET):
+        attr = QPAttr(qp_state=state, cur_qp_state=e.IBV_QPS_RTR)
+        refused = errno_of_pyverbs(pair.qps[0].modify, attr, e.IBV_QP_STATE | e.IBV_QP_CUR_STATE)
+        equal(refused, errno.EINVAL, "errno of a change from a state that the QP is not in")
+    os.close(faults)
+    for _ in range(2):
+        equal(pair.status(), SUCCESS, "status of a request")
+    equal(target.buffer.read(8 * PAGE), pattern(8 * PAGE), "the target of the second request")
+    time.sleep(0.02)
+    equal(counter("completer_retry_err"), repeats, "times that requests were sent again")
 
 
 @case("trains: memory of a READ is not sent any more after the transition of the responder's QP to ERR")

@@ -122,8 +122,12 @@ impl Qp {
         let core = Option::as_mut(&mut turn).ok_or(EINVAL)?;
         unused = core.engine.enlarge_replays(replays);
         let now = self.now();
+        core.engine
+            .check_modify(&change.attrs)
+            .map_err(|_| EINVAL)?;
         // RESET and ERR end the peer's access and give the owner its memory back. RESET completes
-        // no work request, and ERR may have none to complete.
+        // no work request, and ERR may have none to complete. A change that is refused ends
+        // nothing: it must not lose trains.
         if matches!(change.attrs.state, Some(QpState::Reset | QpState::Err)) {
             self.train_source.end_session();
         }
