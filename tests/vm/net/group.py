@@ -16,7 +16,7 @@ import sys
 
 import forge
 from cpu_time import packets_during
-from forge import Socket
+from forge import PacketSocket, Socket
 from members import COUNT, DATAGRAM_SIZE, MULTICAST, QKEY, Member
 from pairs import DEVICE, GID_INDEX, case, counter, equal, gid_at, main, wait_until_equal
 from uverbs import attach_mcast, detach_mcast
@@ -102,6 +102,22 @@ def socket_datagrams_are_dropped():
         equal(receiver.cq.poll(1)[0], 0, f"datagrams from {source}")
         udp_socket.close()
         receiver.change_membership(group, detach_mcast)
+
+
+@case("group: datagrams of a host without an address are dropped")
+def unspecified_sources_are_dropped():
+    # The IP layer drops such packets to other groups than 224.0.0.0/24.
+    address, mac = "224.0.0.77", bytes.fromhex("01005e00004d")
+    group, receiver = gid_at(address), Member()
+    receiver.change_membership(group, attach_mcast)
+    wire, before = PacketSocket("h2", "eth0", mac), counter("drop_ip_header")
+    body = (forge.bth(forge.UD | forge.SEND_ONLY, MULTICAST, 0)
+            + forge.deth(QKEY, receiver.qp.qp_num) + bytes(DATAGRAM_SIZE))
+    wire.send(forge.packet("0.0.0.0", address, body))
+    seen = lambda: (receiver.cq.poll(1)[0], counter("drop_ip_header") - before)
+    wait_until_equal(seen, (0, 1), "received and dropped datagrams")
+    wire.close()
+    receiver.change_membership(group, detach_mcast)
 
 
 sys.exit(main())
