@@ -52,9 +52,6 @@ impl DeviceCaps {
     /// The device supports FLUSH that makes data globally visible.
     pub const FLUSH_GLOBAL: Self =
         Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_GLOBAL as u64);
-    /// The device supports FLUSH that makes data persistent.
-    pub const FLUSH_PERSISTENT: Self =
-        Self(bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_PERSISTENT as u64);
     /// Raw packet QPs receive frames by flow steering rules.
     pub const MANAGED_FLOW_STEERING: Self =
         Self(bindings::ib_device_cap_flags_IB_DEVICE_MANAGED_FLOW_STEERING as u64);

@@ -237,7 +237,6 @@ impl Device {
                 | DeviceCaps::MEM_WINDOW
                 | DeviceCaps::MEM_WINDOW_2B
                 | DeviceCaps::FLUSH_GLOBAL
-                | DeviceCaps::FLUSH_PERSISTENT
                 | DeviceCaps::ATOMIC_WRITE,
             vendor_id: VENDOR,
             page_sizes: PAGE_SIZES,

@@ -199,8 +199,9 @@ impl Memory for EngineHost<'_> {
         length: u32,
         kind: FlushKind,
     ) -> Result<(), AccessFault> {
-        // Stores to memory of this host are visible as soon as they are done, and never become more
-        // durable than that. The engine has done the stores of all requests before the FLUSH.
+        // Stores to memory of this host are visible as soon as they are done. The engine has done
+        // the stores of all requests before the FLUSH. A FLUSH for persistence is refused
+        // (`Access::allows_remote`).
         self.check_remote(rkey, va, length, RemoteAccess::Flush(kind))
     }
 
