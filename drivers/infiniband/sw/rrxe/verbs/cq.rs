@@ -70,8 +70,7 @@ pub(crate) enum Pushed {
 pub(crate) struct CqLoad {
     /// Number of completions that the consumer has not polled.
     pub(crate) unread: u32,
-    /// Kind of completion for which a call of [`Cq::req_notify`] has armed the CQ, as text. Whether
-    /// a process has armed the CQ in its ring (`RRXE_CQ_ARM`) is not shown.
+    /// Kind of completion for which the CQ is armed, as text.
     pub(crate) armed: &'static CStr,
     /// Whether the CQ is in the error state, because it has lost a completion.
     pub(crate) overflowed: bool,
@@ -243,6 +242,19 @@ impl State {
             moderated: 0,
             since: None,
             pacer: TimerSlot::new(),
+        }
+    }
+
+    /// Returns the contents of the CQ.
+    fn load(&self) -> CqLoad {
+        CqLoad {
+            unread: self.ring.as_ref().map_or(0, Ring::claimed),
+            armed: match self.armed() {
+                None => c"no",
+                Some(NotifyWhen::Solicited) => c"solicited",
+                Some(NotifyWhen::Next) => c"next",
+            },
+            overflowed: self.overflowed,
         }
     }
 
@@ -467,16 +479,7 @@ impl Cq {
 
     /// Returns the contents of the CQ. Process context.
     pub(crate) fn load(&self) -> CqLoad {
-        let state = self.state.lock();
-        CqLoad {
-            unread: state.ring.as_ref().map_or(0, Ring::claimed),
-            armed: match state.armed {
-                None => c"no",
-                Some(NotifyWhen::Solicited) => c"solicited",
-                Some(NotifyWhen::Next) => c"next",
-            },
-            overflowed: state.overflowed,
-        }
+        self.state.lock().load()
     }
 }
 

@@ -460,6 +460,24 @@ mod tests {
     }
 
     #[test]
+    fn shows_how_the_cq_is_armed() -> Result {
+        let armings = [None, Some(NotifyWhen::Solicited), Some(NotifyWhen::Next)];
+        for (called, text) in armings.into_iter().zip([c"no", c"solicited", c"next"]) {
+            for by_word in [false, true] {
+                let mut state = state(0, 0)?;
+                state.arming.by_word = by_word;
+                assert_eq!(state.load().armed, c"no");
+                match (&state.ring, by_word) {
+                    (Some(ring), true) => ring.set_arm(called),
+                    _ => state.armed = called,
+                }
+                assert_eq!(state.load().armed, text);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn stays_urgent_until_notified() -> Result {
         // A solicited completion, then others after the consumer has armed again.
         let mut state = state(0, 0)?;
