@@ -116,7 +116,7 @@ impl Qp {
         // For a kernel consumer's QP the RCU read lock is held until all effects are reported: the
         // destruction of such a QP waits for RCU readers.
         let _readers = this.kernel_queue.as_ref().map(|_| rcu::read_lock());
-        let mut run = |arrivals: &mut Arrivals<'_>| {
+        let mut run = |arrivals: &mut Arrivals<'_>, budget: &mut RunBudget| {
             this.turn.advance(
                 held.take(),
                 request,
@@ -150,11 +150,14 @@ impl Qp {
                 },
             );
         };
-        run(arrivals);
+        run(arrivals, budget);
         if let Some(latest) = arrivals.latest() {
             // Another CPU holds the turn lock, or the runs ended before the packet was taken in.
             this.keep(latest);
-            run(arrivals);
+            match budget.is_left() {
+                true => run(arrivals, budget),
+                false => Self::defer(this),
+            }
         }
         peer
     }
