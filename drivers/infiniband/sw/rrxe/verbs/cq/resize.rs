@@ -57,11 +57,14 @@ impl Cq {
     /// copies.
     fn move_to(&self, ring: &mut Ring, capacity: u32) -> Result {
         let mut copied = 0;
-        for _ in 0..=ATTEMPTS {
+        for attempt in 0..=ATTEMPTS {
             let step = self.state.lock().exchange(ring, capacity, copied)?;
             let Step::CopyAhead(current, missing) = step else {
                 return Ok(());
             };
+            if attempt == ATTEMPTS {
+                break;
+            }
             copied = missing.end;
             let (first, count) = slots(&missing);
             ring.copy_pausing(&current, first, first, count);
