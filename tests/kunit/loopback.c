@@ -88,8 +88,11 @@ static u8 __user *element(struct kunit *test, struct ring *ring)
 static void advance(struct kunit *test, struct ring *ring, u32 __user *index)
 {
 	ring->next = (ring->next + 1) & word(test, &ring->buf->index_mask);
-	/* The element must be written before the index that publishes it. */
-	smp_wmb();
+	/*
+	 * The index gives the element to the driver. The accesses to the element, which are writes
+	 * of a producer and reads of a consumer, must be done before.
+	 */
+	smp_mb();
 	KUNIT_ASSERT_EQ(test, put_user(ring->next, index), 0);
 }
 

@@ -2,7 +2,7 @@
 
 //! Shared receive queues.
 
-use std::{io, ptr, rc::Rc};
+use std::{cell::Cell, io, ptr, rc::Rc};
 
 use crate::{
     object::{check, check_ptr, recv_wr, Pd},
@@ -14,6 +14,8 @@ pub struct Srq {
     pub raw: *mut ibv_srq,
     /// The attributes that were granted on creation.
     pub attr: ibv_srq_attr,
+    /// Whether [`Self::destroy`] has destroyed the SRQ, although it should have failed.
+    destroyed: Cell<bool>,
     pd: Rc<Pd>,
 }
 
@@ -33,6 +35,7 @@ impl Srq {
         Ok(Rc::new(Self {
             raw,
             attr: init.attr,
+            destroyed: Cell::new(false),
             pd: pd.clone(),
         }))
     }
@@ -82,14 +85,18 @@ impl Srq {
 
     /// Tries to destroy the SRQ. The call must fail, because the SRQ is still in use.
     pub fn destroy(&self) -> io::Result<()> {
-        // SAFETY: The call fails, because the SRQ is still in use, so the SRQ stays valid.
-        check(unsafe { ibv_destroy_srq(self.raw) })
+        // SAFETY: The SRQ was not destroyed yet, because a caller ends its case if this succeeds.
+        let result = check(unsafe { ibv_destroy_srq(self.raw) });
+        self.destroyed.set(result.is_ok());
+        result
     }
 }
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: Created once, destroyed once, after the QPs that use it.
-        unsafe { ibv_destroy_srq(self.raw) };
+        if !self.destroyed.get() {
+            // SAFETY: Created once, destroyed once, after the QPs that use it.
+            unsafe { ibv_destroy_srq(self.raw) };
+        }
     }
 }

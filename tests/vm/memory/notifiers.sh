@@ -46,12 +46,11 @@ delete_link() {
 	DEV1=''
 }
 
+add_namespace() { ip netns add other && ip link add there type veth peer name here netns other; }
+# The kernel cleans a namespace up after `ip netns del` has ended. It then deletes the veth pair.
+delete_namespace() { finishes ip netns del other && wait_for 20 bash -c '! ip link show there'; }
 # The kernel cleans namespaces up one after the other, so the exit of h1 must not delay the next.
-delete_namespaces() {
-	ip netns add other && ip link add there type veth peer name here netns other || return
-	finishes ip netns del h1 && finishes ip netns del other || return
-	wait_for 20 bash -c '! ip link show there'
-}
+delete_namespaces() { add_namespace && finishes ip netns del h1 && delete_namespace; }
 
 rmmod_fails_at_once() {
 	local status=0
@@ -84,8 +83,8 @@ check "a second process with permanent invalidations starts" start_process
 check "the exit of two network namespaces does not wait for invalidations" delete_namespaces
 check "the device is deleted with its network namespace" \
 	wait_for 20 test ! -e "/sys/class/infiniband/$DEV1"
-check "a network namespace can be created" finishes ip netns add other
-check "the exit of the new network namespace does not wait" finishes ip netns del other
+check "a network namespace can be created" finishes add_namespace
+check "the exit of the new network namespace does not wait" delete_namespace
 DEV1=''
 check "the second process ends" end_process
 check "rmmod succeeds after the second process has ended" wait_for 20 remove_module
