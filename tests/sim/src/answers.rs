@@ -168,14 +168,27 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
             Ok(())
         }
         // Before the NAK that breaks the QP, a READ that was due may also be refused.
-        Some(due) if !due.sent && due.ext > ext && unreadable => Ok(()),
+        Some(due) if !due.sent && due.ext > ext && unreadable => end_read(side, ext),
         None if unreadable => {
-            // The NAK also acknowledges the packets before it, and no more responses of this READ
-            // are due.
+            // The NAK also acknowledges the packets before it.
             side.rx.owes = None;
+            end_read(side, ext)?;
             alive(side)
         }
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
+    }
+}
+
+/// Records that the READ response `ext` was refused: no more responses of this READ are due.
+fn end_read(side: &mut Side, ext: u64) -> Check {
+    let reads = &mut side.rx.reads;
+    match reads.front() {
+        Some(read) if ext > read.next => Err(format!("a NAK overtook response {}", read.next)),
+        Some(read) if ext == read.next => {
+            reads.pop_front();
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
