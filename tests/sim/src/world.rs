@@ -16,7 +16,7 @@ use crate::recv::{RecvRing, FOREIGN_RING};
 use crate::requester;
 use crate::responder::{self, Forecast};
 use crate::rng::Rng;
-use crate::side::{Effect, Side};
+use crate::side::{Effect, Gap, Side};
 use crate::stats::Stats;
 use crate::swarm::{Impairments, Kind, Swarm};
 use crate::trace::Trace;
@@ -198,9 +198,33 @@ impl World {
                 if excused && self.swarm.srq && self.ends.iter().any(stuck) {
                     return Ok(true);
                 }
+                let is_left = |end: &usize| !self.ends[*end].is_idle();
+                let mut left = (0..self.ends.len()).filter(is_left).peekable();
+                if left.peek().is_some() && left.all(|end| self.is_starved(end)) {
+                    return Ok(true);
+                }
                 Err(self.stuck())
             }
         }
+    }
+
+    /// Returns whether the peer of `end` waits for a receive of a shared queue that it never gets,
+    /// because other QPs hold all receives of the queue. One of them waits for the rest of a
+    /// message, but its peer doesn't send any more.
+    fn is_starved(&self, end: usize) -> bool {
+        let waiting = &self.ends[end ^ 1].side;
+        let wanted = waiting.rx.wanted;
+        let ring = &self.rings[wanted];
+        let is_empty = ring.posted.is_empty() && ring.free.is_empty();
+        let refused = matches!(waiting.rx.gap, Gap::NotReady | Gap::Said);
+        let holds = |end: &usize| {
+            let holder = &self.ends[*end];
+            let held = holder.side.rx.held.as_ref();
+            holder.qp.is_some() && held.is_some_and(|receive| receive.ring == wanted)
+        };
+        let is_orphan = |holder: usize| !self.ends[holder ^ 1].side.sends();
+        let mut holders = (0..self.ends.len()).filter(holds);
+        waiting.shared && refused && waiting.rx.held.is_none() && is_empty && holders.any(is_orphan)
     }
 
     /// Stops the faults. All ends must drain within 20 timeouts and the time that a network without
@@ -474,7 +498,12 @@ impl End {
     }
 
     fn drained(&self) -> bool {
-        self.qp.is_none() || (self.side.idle() && !self.poll_due)
+        self.is_idle() && (self.qp.is_none() || !self.poll_due)
+    }
+
+    /// Returns whether all posted messages have ended.
+    fn is_idle(&self) -> bool {
+        self.qp.is_none() || self.side.idle()
     }
 }
 
