@@ -132,6 +132,21 @@ __rrxe_helper int rrxe_helper_skb_ingress_index(const struct sk_buff *skb)
 	return skb->skb_iif;
 }
 
+__rrxe_helper struct sk_buff *rrxe_helper_alloc_skb(unsigned int size, gfp_t priority)
+{
+	return alloc_skb(size, priority);
+}
+
+__rrxe_helper unsigned int rrxe_helper_skb_end_offset(const struct sk_buff *skb)
+{
+	return skb_end_offset(skb);
+}
+
+__rrxe_helper void rrxe_helper_skb_reset_tail_pointer(struct sk_buff *skb)
+{
+	skb_reset_tail_pointer(skb);
+}
+
 __rrxe_helper struct sk_buff *rrxe_helper_alloc_skb_fclone(unsigned int size, gfp_t priority)
 {
 	return alloc_skb_fclone(size, priority);

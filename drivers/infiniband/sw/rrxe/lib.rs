@@ -25,6 +25,8 @@ mod verbs;
 
 use kernel::{cpu::nr_cpu_ids, prelude::*, sync::Arc};
 
+use rdma::net::skb::RecycledBuffers;
+
 use device::{link::Service, workqueues::Workqueues};
 
 module! {
@@ -77,6 +79,8 @@ struct Module {
     service: Option<Service>,
     /// Work queues that all devices share.
     workqueues: Arc<Workqueues>,
+    /// Buffers for packets within a host. Freed last.
+    _recycled_buffers: RecycledBuffers,
 }
 
 impl kernel::Module for Module {
@@ -96,6 +100,7 @@ impl kernel::Module for Module {
         Ok(Self {
             service: Some(Service::start(LINK_TYPE, workqueues.clone(), options)?),
             workqueues,
+            _recycled_buffers: RecycledBuffers::new(),
         })
     }
 }

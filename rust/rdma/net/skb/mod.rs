@@ -13,6 +13,7 @@ mod frame;
 mod ingress;
 mod pages;
 mod queue;
+mod recycle;
 mod rx;
 mod tx;
 
@@ -31,6 +32,7 @@ pub use self::{
     ingress::Ingress,
     pages::TxPages,
     queue::{FrameQueue, SkbQueue},
+    recycle::RecycledBuffers,
     rx::{Contents, Discard, Endpoints, IpHeader, RxSkb},
     tx::TxSkb,
 };

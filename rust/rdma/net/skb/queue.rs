@@ -16,9 +16,10 @@ use crate::bindings;
 /// Number of bytes before `data` that a copy keeps. The headers up to the UDP header fit.
 const HEADROOM: u32 = 128;
 /// Number of bytes that a buffer may have beyond twice the length of its packet, for its structures
-/// and headers. A copy of the shortest packet has 960: `struct sk_buff`, the shared info and the
-/// smallest head (`SKB_SMALL_HEAD_CACHE_SIZE`, net/core/skbuff.c).
-const OVERHEAD: u32 = 1024;
+/// and headers. A copy of the shortest packet takes 960 bytes with Debian's configuration:
+/// `struct sk_buff`, the shared info and the smallest head (`SKB_SMALL_HEAD_CACHE_SIZE`,
+/// net/core/skbuff.c).
+pub(super) const OVERHEAD: u32 = 1024;
 
 /// A queue of buffers, first in, first out.
 ///

@@ -12,7 +12,7 @@ use super::{
     burst::burst_count,
     crc32,
     ingress::{Ingress, Origin},
-    linear,
+    linear, recycle,
 };
 use crate::{
     bindings,
@@ -489,6 +489,12 @@ impl RxSkb {
 
 impl Drop for RxSkb {
     fn drop(&mut self) {
+        if self.sender().is_some() {
+            // SAFETY: By the type invariant `self` owns the buffer, which is not used again. It
+            // has a sender, so it comes from `from_local`, or is a clone or a copy of such a
+            // buffer. None of them was sent.
+            return unsafe { recycle::free(self.0) };
+        }
         // SAFETY: By the type invariant `self` owns the buffer, which is not used again.
         unsafe { bindings::consume_skb(self.0.as_ptr()) };
     }

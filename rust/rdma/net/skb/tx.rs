@@ -5,7 +5,7 @@
 //!
 //! All bytes of such a buffer are linear, in memory of the slab allocator. The payload of a burst
 //! lies in pages of [`TxPages`] instead. `truesize` is the memory that the buffer takes, except 256
-//! bytes: the buffer has room for a clone beside it, which
+//! bytes of a buffer to send: it has room for a clone beside it, which
 //! [`TxCount::charge`](crate::net::tx_limit::TxCount) sends. A page fragment
 //! (`netdev_alloc_frag()`) would keep up to 32 KiB allocated while a few bytes of it wait in a
 //! queue.
@@ -18,6 +18,7 @@ use super::{
     complete::{TxFrame, TxPacket, Written},
     crc32, linear,
     pages::{self, TxPages},
+    recycle,
     rx::{IpHeader, UDP_LEN},
 };
 use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
@@ -58,6 +59,21 @@ impl TxSkb {
         // INVARIANT: The buffer was just created, and `room` bytes are free behind its data.
         Some(Self {
             skb,
+            room,
+            unwritten: 0,
+        })
+    }
+
+    /// Allocates a buffer as [`Self::new`] does, for a packet to a QP of this host
+    /// ([`TxPacket::into_rx`]). Such a packet cannot be sent.
+    ///
+    /// # Context
+    ///
+    /// Any context but hard interrupts; does not sleep.
+    pub fn new_local(headroom: usize, room: usize) -> Option<Self> {
+        // INVARIANT: The buffer is empty, and `room` bytes are free behind its data.
+        Some(Self {
+            skb: recycle::allocate(headroom.checked_add(room)?, headroom)?,
             room,
             unwritten: 0,
         })

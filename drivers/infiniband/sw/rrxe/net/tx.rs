@@ -98,7 +98,10 @@ impl<'a> PacketBuilder<'a> {
             .link_headroom()?
             .saturating_add(IPV6_LEN)
             .saturating_add(UDP_LEN);
-        let mut skb = TxSkb::new(headroom, room)?;
+        let mut skb = match route.is_local() {
+            true => TxSkb::new_local(headroom, room)?,
+            false => TxSkb::new(headroom, room)?,
+        };
         skb.put(header).ok()?;
         Some(Self {
             address,
