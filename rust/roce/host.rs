@@ -280,6 +280,8 @@ pub enum Count {
     RnrRetryExceeded,
     /// Transport retries: the requester sent again from the oldest unacknowledged packet.
     CompleterRetry,
+    /// Retransmission timeouts (RTO): the requester sent its oldest unacknowledged packet again.
+    Rto,
     /// Packets that could not be sent.
     SendErr,
     /// Completed SENDs.

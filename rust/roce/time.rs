@@ -16,4 +16,9 @@ impl Instant {
     pub const fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span.0))
     }
+
+    /// Returns the time since `earlier`, or zero if that is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
 }

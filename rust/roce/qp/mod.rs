@@ -84,7 +84,7 @@ pub enum TransmitFault {
 pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     context: Context,
     state: State,
-    requester: Requester<W>,
+    pub(crate) requester: Requester<W>,
     responder: Responder<R>,
     /// The side that the next poll asks first.
     next_side: Side,

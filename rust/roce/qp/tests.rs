@@ -530,7 +530,7 @@ fn resent_packets_are_marked_as_retransmissions() {
     assert!(drain(&mut qp, NOW, &mut host)
         .iter()
         .all(|transmit| !transmit.retransmission));
-    let due = qp.poll_timeout().unwrap();
+    let due = qp.requester.end_of_timer().unwrap();
     qp.handle_timeout(due, &mut host);
     let again = drain(&mut qp, due, &mut host);
     assert!(again.len() == 2 && again.iter().all(|transmit| transmit.retransmission));

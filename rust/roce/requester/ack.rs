@@ -5,6 +5,7 @@
 //! A response for a PSN acknowledges all PSNs before it. If a READ or atomic before it has no
 //! response yet, that response was lost, and the requester sends the request again.
 
+use super::retry::RtoResult;
 use super::wqe::{Answer, SendWqe};
 use super::Requester;
 use crate::host::{Count, Host, QpDropReason, ScatterFault};
@@ -95,7 +96,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let una = self.una;
         self.finish_acked(host);
-        self.progress_since(una, now, context);
+        self.progress_since(una, now, context, host);
     }
 
     /// Completes the oldest WQEs as long as all their packets are acknowledged and they need no
@@ -121,16 +122,24 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Restores all retries if the oldest unfinished PSN is no longer `una`.
-    fn progress_since(&mut self, una: Psn, now: Instant, context: &Context) {
+    /// Restores all retries if the oldest unfinished PSN is no longer `una`. After an RTO, this
+    /// decides whether the packets after the oldest one are sent again.
+    fn progress_since<H: Host>(&mut self, una: Psn, now: Instant, context: &Context, host: &mut H) {
         self.clear_answered_challenge();
         let packets = self.una.ahead_of(una);
         if packets == 0 {
             return;
         }
         self.hinted = false;
-        self.retry
-            .progress(self.una, packets, now, &context.settings);
+        let awaits = self.una.before(self.asked);
+        let rto = self
+            .retry
+            .progress(self.una, packets, awaits, now, &context.settings);
+        match rto {
+            Some(RtoResult::Loss) => host.count(Count::CompleterRetry),
+            Some(RtoResult::Spurious) => self.skip_sent(),
+            None => {}
+        }
         if self.una == self.sent {
             self.retry.stop();
         }
@@ -347,7 +356,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.finish_oldest(WcStatus::Success, host);
             self.finish_acked(host);
         }
-        self.progress_since(una, now, context);
+        self.progress_since(una, now, context, host);
     }
 }
 

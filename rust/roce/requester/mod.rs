@@ -15,6 +15,7 @@
 mod ack;
 mod challenge;
 mod retry;
+mod rto;
 mod segment;
 mod send;
 mod window;
@@ -128,9 +129,13 @@ pub struct Requester<W> {
     /// An implausible fatal NAK or response, which may be forged.
     challenge: Option<Challenge>,
     /// A response implied that the packet `una`, or the response to it, was lost, and the packet
-    /// was sent again. Further hints may stem from the same loss. So only the timer resends now,
-    /// until the responder makes progress or sends an RNR NAK.
+    /// was sent again, or it was sent again after an RTO. Further hints may stem from the same loss.
+    /// So only the timer and the RTO resend now, until the responder makes progress or sends an RNR
+    /// NAK.
     hinted: bool,
+    /// When an RTO ended for the first time since the last progress, the cursor was behind all
+    /// packets that were sent, and no READ, atomic or similar request was in flight.
+    may_skip: bool,
     /// Status of the WQE that follows the started ones, if that WQE has failed. The QP enters an
     /// error state once the failed WQE is the oldest.
     fault: Option<WcStatus>,
@@ -162,6 +167,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             counted: Psn::new(0),
             challenge: None,
             hinted: false,
+            may_skip: false,
             fault: None,
             retry: Retry::new(),
         }
@@ -266,6 +272,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.deadline()
     }
 
+    /// Returns the end of the acknowledgment timer, or of the wait after an RNR NAK.
+    #[cfg(test)]
+    pub(crate) fn end_of_timer(&self) -> Option<Instant> {
+        self.retry.end_of_timer()
+    }
+
     /// Processes the timer, if it has expired: resends, requests an acknowledgment, or ends a
     /// wait. `Fatal` means that the retries are exceeded.
     pub(crate) fn handle_timeout<H: Host>(
@@ -276,8 +288,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ) -> Outcome {
         match self.retry.due(now) {
             Due::Nothing => Outcome::Continue,
+            Due::Rto => {
+                self.resend_oldest(host);
+                Outcome::Continue
+            }
             Due::Resume => {
-                self.retry.restart(now, &context.settings);
+                self.retry.resume(now, &context.settings);
                 Outcome::Continue
             }
             // No packet in flight requested a response, so the silence doesn't mean a loss.
@@ -290,6 +306,19 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.go_back(now, context, host)
             }
         }
+    }
+
+    /// Sends the oldest packet in flight again after an RTO. This isn't a retry.
+    ///
+    /// A NAK that arrives before the next progress is ignored: it may report the same loss.
+    fn resend_oldest<H: Host>(&mut self, host: &mut H) {
+        host.count(Count::Rto);
+        if !self.retry.sends_oldest() {
+            self.may_skip = self.reads.requests == 0 && Some(self.cursor) == self.behind_sent();
+        }
+        self.retry.end_rto(self.una, self.sent);
+        self.hinted = true;
+        self.rewind();
     }
 
     /// Fails the WQE of `slot`, because the payload of the train before the PSN `past` could not be
@@ -343,8 +372,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.sent == past {
             self.sent = self.before.sent;
         }
+        self.retry.forget_timed_from(self.before.sent);
         if self.asked == past {
             (self.asked, self.unasked) = (self.before.asked, self.before.unasked);
+            if !self.una.before(self.asked) {
+                self.retry.stop_rto();
+            }
         }
         if self.una == self.sent {
             self.retry.stop();
@@ -384,6 +417,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         self.cursor = Cursor { wqe: at, packet };
         self.probes = true;
+        self.retry.forget_timed_from(psn);
+        self.retry.stop_rto();
         let past = psn.plus(span);
         if self.asked.before(past) {
             self.asked = past;
@@ -455,6 +490,32 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return None;
         }
         Some((Cursor { wqe: at, packet }, psn))
+    }
+
+    /// Moves the cursor behind the packets that were sent, after an RTO that ended although no packet
+    /// was lost. Otherwise the packets after the oldest one are sent again.
+    fn skip_sent(&mut self) {
+        if let (true, Some(cursor)) = (self.may_skip, self.behind_sent()) {
+            self.cursor = cursor;
+        }
+    }
+
+    /// Returns the position behind the newest packet that was sent. Returns `None` if no WQE has
+    /// started.
+    fn behind_sent(&self) -> Option<Cursor> {
+        let newest = self.started.checked_sub(1)?;
+        let wqe = self.window.get(newest)?;
+        let sent = self.sent.ahead_of(wqe.first);
+        Some(match sent < wqe.packets {
+            true => Cursor {
+                wqe: newest,
+                packet: sent,
+            },
+            false => Cursor {
+                wqe: self.started,
+                packet: 0,
+            },
+        })
     }
 
     /// Moves the cursor back to the oldest unfinished packet.

@@ -2,6 +2,7 @@
 
 //! Timers, retry counts and the limit of packets in flight.
 
+use super::rto::Rto;
 use crate::psn::Psn;
 use crate::qp::Settings;
 use crate::time::{Duration, Instant};
@@ -45,10 +46,38 @@ pub(super) struct Retry {
     rnr_spent: u8,
     /// RNR NAKs since the last progress that may be forged.
     unproven: u8,
-    /// Limit of packets in flight. Halved by each loss and each RNR wait, increased by progress.
+    /// Limit of packets in flight. Halved by each loss and each RNR wait, one after an RTO, increased
+    /// by progress.
     limit: u32,
+    /// The limit grows by one per arrived packet below this threshold, else by one per [`GROWTH`].
+    threshold: u32,
     /// Number of packets that arrived since the limit last grew, below [`GROWTH`].
     arrived: u32,
+    /// Retransmission timeout.
+    rto: Rto,
+    /// State before the oldest packet was sent again after an RTO, until it is acknowledged.
+    before_rto: Option<BeforeRto>,
+}
+
+/// State before the oldest packet was sent again after an RTO.
+#[derive(Clone, Copy, Debug)]
+struct BeforeRto {
+    /// The oldest packet.
+    oldest: Psn,
+    /// One past the newest PSN that was sent.
+    sent: Psn,
+    /// Limit of packets in flight.
+    limit: u32,
+}
+
+/// Result of an RTO, known once the oldest packet is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RtoResult {
+    /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has dropped
+    /// the packets after it.
+    Loss,
+    /// Later packets are acknowledged, too. So the peer was slow, or its response was lost.
+    Spurious,
 }
 
 /// Action that an expired timer requires.
@@ -57,6 +86,8 @@ pub(super) enum Due {
     Nothing,
     /// Resend: the packets in flight are lost.
     Lost,
+    /// Resend the oldest packet in flight: the RTO has ended.
+    Rto,
     /// Send again: the wait that the peer requested is over.
     Resume,
 }
@@ -69,7 +100,10 @@ impl Retry {
             rnr_spent: 0,
             unproven: 0,
             limit: MOST_IN_FLIGHT,
+            threshold: LEAST_IN_FLIGHT,
             arrived: 0,
+            rto: Rto::default(),
+            before_rto: None,
         }
     }
 
@@ -88,6 +122,16 @@ impl Retry {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.timer {
             Timer::Off => None,
+            Timer::Ack(at) => Some(self.rto.deadline().map_or(at, |rto| rto.min(at))),
+            Timer::Rnr(at, _) => Some(at),
+        }
+    }
+
+    /// Returns the end of the timer without the RTO.
+    #[cfg(test)]
+    pub(super) fn end_of_timer(&self) -> Option<Instant> {
+        match self.timer {
+            Timer::Off => None,
             Timer::Ack(at) | Timer::Rnr(at, _) => Some(at),
         }
     }
@@ -96,6 +140,7 @@ impl Retry {
     pub(super) fn due(&self, now: Instant) -> Due {
         match self.timer {
             Timer::Ack(at) if now >= at => Due::Lost,
+            Timer::Ack(_) if self.rto.deadline().is_some_and(|at| now >= at) => Due::Rto,
             Timer::Rnr(at, _) if now >= at => Due::Resume,
             _ => Due::Nothing,
         }
@@ -113,6 +158,65 @@ impl Retry {
         }
     }
 
+    /// Starts the RTO for a packet that is sent and requests a response, unless it runs. `fresh`
+    /// says that the packet was not sent before. The RTO is only used while the acknowledgment timer
+    /// runs.
+    pub(super) fn await_response(&mut self, psn: Psn, fresh: bool, now: Instant) {
+        if matches!(self.timer, Timer::Ack(_)) {
+            self.rto.await_response(psn, fresh, now);
+        }
+    }
+
+    /// Stops the RTO until the next packet that requests a response is sent.
+    pub(super) fn stop_rto(&mut self) {
+        self.rto.stop();
+    }
+
+    /// Records that the packets from `psn` on were not sent, so that no response to them is timed.
+    pub(super) fn forget_timed_from(&mut self, psn: Psn) {
+        self.rto.forget_timed_from(psn);
+    }
+
+    /// Ends the RTO: only the packet `oldest` is sent again until it is acknowledged. `sent` is one
+    /// past the newest PSN that was sent.
+    ///
+    /// If the packet was lost, the limit of packets in flight then grows from one packet to half of
+    /// its former value, by one per arrived packet (slow start, RFC 5681 §3.1).
+    pub(super) fn end_rto(&mut self, oldest: Psn, sent: Psn) {
+        self.rto.end();
+        let limit = self.limit;
+        self.before_rto.get_or_insert(BeforeRto {
+            oldest,
+            sent,
+            limit,
+        });
+        self.limit = 1;
+    }
+
+    /// Returns whether only the oldest packet may be sent, because an RTO has ended and the packet
+    /// is not acknowledged yet.
+    pub(super) fn sends_oldest(&self) -> bool {
+        self.before_rto.is_some()
+    }
+
+    /// Returns the result of the RTO, if one has ended and this is the first progress since, up to
+    /// `una`.
+    fn end_recovery(&mut self, una: Psn) -> Option<RtoResult> {
+        let before = self.before_rto.take()?;
+        if una == before.sent || una.ahead_of(before.oldest) > 1 {
+            self.limit = before.limit;
+            return Some(RtoResult::Spurious);
+        }
+        self.threshold = (before.limit >> 1).max(LEAST_IN_FLIGHT);
+        Some(RtoResult::Loss)
+    }
+
+    /// Ends the wait after an RNR NAK, whose packet is sent again.
+    pub(super) fn resume(&mut self, now: Instant, settings: &Settings) {
+        self.rto.stop();
+        self.restart(now, settings);
+    }
+
     /// Restarts the acknowledgment timer.
     pub(super) fn restart(&mut self, now: Instant, settings: &Settings) {
         self.timer = match settings.timeout {
@@ -121,30 +225,48 @@ impl Retry {
         };
     }
 
-    /// Stops the timer, because no packet is in flight any more.
+    /// Stops the timers, because no packet is in flight any more.
     pub(super) fn stop(&mut self) {
         self.timer = Timer::Off;
+        self.rto.stop();
     }
 
-    /// Records that the peer has finished `packets` more packets, up to `una`.
+    /// Records that the peer has finished `packets` more packets, up to `una`. `awaits` says whether
+    /// a packet in flight has requested a response.
     ///
-    /// All retries are available again, and the timer restarts for the packets that remain in
+    /// All retries are available again, and the timers restart for the packets that remain in
     /// flight. A wait after an RNR NAK continues, unless the refused packet is finished.
-    pub(super) fn progress(&mut self, una: Psn, packets: u32, now: Instant, settings: &Settings) {
+    ///
+    /// Returns the result of the RTO, if one has ended since the last progress.
+    pub(super) fn progress(
+        &mut self,
+        una: Psn,
+        packets: u32,
+        awaits: bool,
+        now: Instant,
+        settings: &Settings,
+    ) -> Option<RtoResult> {
         self.spent = 0;
         self.rnr_spent = 0;
         self.unproven = 0;
+        let result = self.end_recovery(una);
         if self.limit < MOST_IN_FLIGHT {
             self.raise_limit(packets);
         }
-        if !matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una)) {
+        let waits = matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una));
+        if !waits {
             self.restart(now, settings);
         }
+        self.rto.progress(una, awaits && !waits, now);
+        result
     }
 
-    /// Raises the limit of packets in flight by one per [`GROWTH`] arrived packets.
+    /// Raises the limit of packets in flight by one per arrived packet up to the threshold, and by
+    /// one per [`GROWTH`] arrived packets beyond it.
     fn raise_limit(&mut self, packets: u32) {
-        let arrived = self.arrived.saturating_add(packets);
+        let quick = packets.min(self.threshold.saturating_sub(self.limit));
+        self.limit = self.limit.saturating_add(quick);
+        let arrived = self.arrived.saturating_add(packets.saturating_sub(quick));
         self.limit = self
             .limit
             .saturating_add(arrived / GROWTH)
@@ -159,12 +281,15 @@ impl Retry {
         }
         self.spent = self.spent.saturating_add(1);
         self.lower_limit();
+        self.rto.end();
         true
     }
 
     /// Halves the limit of packets in flight.
     fn lower_limit(&mut self) {
-        self.limit = (self.limit >> 1).max(LEAST_IN_FLIGHT);
+        let limit = self.before_rto.take().map_or(self.limit, |it| it.limit);
+        self.limit = (limit >> 1).max(LEAST_IN_FLIGHT);
+        self.threshold = self.limit;
     }
 
     /// Takes an RNR retry. Returns `false` if none is left. An RNR NAK that isn't `proven` may be
@@ -192,6 +317,7 @@ impl Retry {
     pub(super) fn wait(&mut self, psn: Psn, encoded: u8, now: Instant) {
         self.spent = 0;
         self.lower_limit();
+        self.rto.suspend();
         self.timer = Timer::Rnr(now.after(rnr_delay(encoded)), psn);
     }
 }

@@ -67,7 +67,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             if self.retry.due(now) != Due::Resume {
                 return Progress::Idle;
             }
-            self.retry.restart(now, &context.settings);
+            self.retry.resume(now, &context.settings);
         }
         // A packet takes no step: the host limits the packets of a run.
         while !steps.are_spent() {
@@ -168,7 +168,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         wqe.refused.is_some() || !(fenced || waits || !self.has_room(wqe, 0, context))
     }
 
-    /// Returns whether packet `index` of `wqe` may be sent now.
+    /// Returns whether packet `index` of `wqe` may be sent now. After an RTO, only the oldest packet
+    /// may be sent.
     ///
     /// A READ, atomic, ATOMIC WRITE or FLUSH needs room in `max_rd_atomic` and for its response
     /// packets. Other requests need room among the packets in flight. So the packets in flight are
@@ -177,6 +178,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if !context.config.kind.is_reliable() || wqe.is_local() {
             return true;
         }
+        let psn = if self.cursor.wqe < self.started {
+            wqe.first.plus(index)
+        } else {
+            self.next
+        };
+        if self.retry.sends_oldest() {
+            return psn == self.una;
+        }
         let limit = self.retry.limit();
         let reads = self.reads;
         if wqe.uses_rd_atomic() {
@@ -184,11 +193,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 || reads.packets.saturating_add(wqe.span(index)) <= limit;
             return few && reads.requests < u32::from(context.settings.max_rd_atomic);
         }
-        let psn = if self.cursor.wqe < self.started {
-            wqe.first.plus(index)
-        } else {
-            self.next
-        };
         psn.ahead_of(self.una) < limit.saturating_add(reads.packets)
     }
 
@@ -323,6 +327,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let asks = !step.uses_rd_atomic && self.asks(step, again, draining, context, host);
         if asks || step.uses_rd_atomic {
             self.asked = step.psn.plus(step.span);
+            // The response to a READ is timed up to its first packet.
+            let timed = match step.uses_rd_atomic {
+                true => step.psn,
+                false => step.psn.plus(step.span.saturating_sub(1)),
+            };
+            self.retry.await_response(timed, !again, now);
         }
         Marks { asks, again }
     }

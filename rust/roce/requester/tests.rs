@@ -22,6 +22,7 @@ mod drops;
 mod errors;
 mod order;
 mod reads;
+mod rto;
 mod segments;
 
 /// First PSN: shortly before the wrap, so that most tests cross it.
@@ -171,9 +172,23 @@ impl Bench {
         self.change_state(QpState::Rts);
     }
 
-    /// Advances the clock to the end of the timer, and lets the QP process the timeout.
+    /// Returns the end of the acknowledgment timer, or of the wait after an RNR NAK.
+    fn end_of_timer(&self) -> Option<Instant> {
+        self.qp.requester.end_of_timer()
+    }
+
+    /// Advances the clock to the end of the acknowledgment timer or of the wait after an RNR NAK,
+    /// and lets the QP process the timeout.
     fn time_out(&mut self) {
-        self.now = self.qp.poll_timeout().expect("a timer");
+        self.now = self.end_of_timer().expect("a timer");
+        self.qp.handle_timeout(self.now, &mut self.host);
+    }
+
+    /// Advances the clock to the end of the retransmission timeout, which comes first, and lets the
+    /// QP process the timeout.
+    fn end_rto(&mut self) {
+        self.now = self.qp.poll_timeout().expect("an RTO");
+        assert!(Some(self.now) < self.end_of_timer());
         self.qp.handle_timeout(self.now, &mut self.host);
     }
 

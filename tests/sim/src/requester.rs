@@ -35,6 +35,9 @@ pub(crate) fn ack_timeout(exponent: u8) -> u64 {
     least.max((4 * least).min(4096 << 10))
 }
 
+/// Minimum retransmission timeout, in nanoseconds.
+const LEAST_RTO: u64 = 1_000_000;
+
 /// Posts a message, and assigns the extended PSNs of its packets.
 pub(crate) fn post(side: &mut Side, mut message: Message) {
     message.first = side.tx.assigned;
@@ -76,12 +79,12 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
         side.tx.sent = next;
     }
     side.tx.cursor = next;
-    for at in &mut side.tx.sent_at[ext as usize..next as usize] {
-        *at = now;
+    if !side.tx.may_be_rto {
+        side.tx.sent_at[ext as usize..next as usize].fill(now);
     }
     if (ext..next).contains(&side.tx.una) {
         side.tx.tries += 1;
-        side.tx.tries_without_faults += 1;
+        side.tx.tries_without_faults += u32::from(!side.tx.may_be_rto);
         side.tx.rnr_until = None;
         let most = u32::from(side.profile.retry_cnt) + 1;
         if side.tx.tries > most && !side.tx.muddled {
@@ -107,7 +110,7 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
     };
     if ext <= tx.una && tx.una < tx.cursor {
         tx.tries -= 1;
-        tx.tries_without_faults -= 1;
+        tx.tries_without_faults -= u32::from(!tx.may_be_rto);
     }
     tx.cursor = ext;
     tx.unasked = 0;
@@ -231,7 +234,10 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
         && side.messages.iter().skip(side.completed).all(|message| {
             message.end() <= next || ext <= message.first || !message.wants_response()
         });
-    if ext == next || skipped {
+    // The requester may have skipped to the end, and may request an acknowledgment with the newest
+    // packet.
+    let is_behind = tx.may_skip && !restarts && (ext == tx.sent || (asks && ext + 1 == tx.sent));
+    if ext == next || skipped || is_behind {
         return Ok(());
     }
     // If the newest packet needs only an acknowledgment, it may be sent again to request one.
@@ -257,9 +263,19 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
             .iter()
             .any(|message| message.fault != LocalFault::None || message.is_local());
     let early = (profile.timeout == 0 || now < due) && !tx.starved;
-    if !tx.nudged && early && !ended {
-        return Err(format!("went back at {now} ns, the timeout is at {due}"));
+    // A retransmission timeout (RTO) may have ended before. It spends no retry.
+    let rto_ends = (tx.sent_at[tx.una as usize] + LEAST_RTO).saturating_sub(slack);
+    let asked = tx.una + u64::from(tx.unasked) < tx.cursor || tx.may_be_rto;
+    let answers = asks || message.wants_response();
+    let has_rto = profile.timeout != 0 && ack_timeout(profile.timeout) > LEAST_RTO;
+    tx.may_skip = false;
+    tx.may_be_rto = has_rto && now >= rto_ends && answers && asked;
+    if !tx.nudged && early && !ended && !tx.may_be_rto {
+        return Err(format!(
+            "went back at {now} ns, the timeout is at {due}, the RTO at {rto_ends}"
+        ));
     }
+    tx.muddled |= tx.may_be_rto;
     // If no packet in flight requested an acknowledgment, the engine must not go back: it sends
     // only the newest packet again, with the request. This is not a retry.
     let nobody_asked = tx.una + u64::from(tx.unasked) >= tx.cursor;

@@ -115,16 +115,18 @@ fn limit(side: &Side) -> u64 {
 fn advance(side: &mut Side, una: u64) {
     let tx = &mut side.tx;
     if una > tx.una {
+        tx.may_skip |= tx.may_be_rto && una > tx.una + 1;
         tx.una = una;
         // A packet before the cursor was sent since the engine last went back. That is its first
         // try.
-        tx.tries = u32::from(una < tx.cursor);
+        tx.tries = u32::from(una < tx.cursor || (tx.may_skip && una < tx.sent));
         tx.tries_without_faults = 0;
         tx.rnr_naks = 0;
         tx.rnr_echoes = 0;
         tx.starved = false;
+        tx.may_be_rto = false;
         tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
-        tx.muddled = tx.rnr_until.is_some() || tx.nudged;
+        tx.muddled = tx.rnr_until.is_some() || tx.nudged || tx.may_skip;
         if tx.cursor < una {
             tx.cursor = una;
         }

@@ -212,7 +212,8 @@ impl Swarm {
             xrc,
             chaos: chaos(rng),
             near_wrap: rng.chance(700),
-            timeout: rng.pick(&[8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 12, 12, 0]),
+            // With a timeout of exponent 5 there is no RTO.
+            timeout: rng.pick(&[5, 5, 8, 8, 8, 9, 9, 9, 10, 10, 12, 12, 0]),
             retry_cnt: rng.pick(&[7, 7, 7, 7, 7, 6, 3, 1, 0]),
             rnr_retry: rng.pick(&[7, 7, 7, 7, 6, 3, 1, 0]),
             min_rnr_timer: rng.pick(&[1, 2, 5, 8, 10, 12, 14]),

@@ -35,7 +35,11 @@ grew() { is $(($(counter "$1" "$2") - BEFORE[$1/$2])) "$3"; }
 # has_retransmitted DEVICE: succeeds if the device has retransmitted packets since `remember`, as
 # happens if the host is too busy to acknowledge in time.
 has_retransmitted() {
-	[[ $(counter "$1" completer_retry_err) -gt ${BEFORE[$1/completer_retry_err]} ]]
+	local name
+	for name in completer_retry_err rto_resends; do
+		[[ $(counter "$1" $name) -le ${BEFORE[$1/$name]} ]] || return 0
+	done
+	return 1
 }
 # bytes_grew DEVICE sent|rcvd SENDER: succeeds if the counter of bytes has grown by those of all
 # messages since `remember`. More is allowed if SENDER has retransmitted packets.

@@ -24,7 +24,7 @@ fn local_drops_are_sent_again_without_a_retry() {
         .map(|again| again.packet.bth.psn.ahead_of(FIRST));
     assert!(psns.eq([1, 2, 3]));
     assert!(again[0].packet.bth.ack_req && again[0].retransmission);
-    assert_eq!(bench.qp.poll_timeout(), timeout);
+    assert_eq!(bench.end_of_timer(), timeout);
     assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
     bench.ack(2);
     bench.read_response(3, ReadPart::First(DONE), MTU);

@@ -358,7 +358,7 @@ fn a_lost_challenge_is_sent_again() {
     bench.nak_with(1, NakCode::RemoteAccess, FORGED);
     assert_eq!(bench.psns(), [2], "the challenge");
     // The challenge has the whole timeout, however late it was sent.
-    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
+    assert_eq!(bench.end_of_timer(), Some(bench.now.after(TIMEOUT)));
     for _ in 0..3 {
         bench.time_out();
         let again = bench.poll();

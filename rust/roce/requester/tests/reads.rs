@@ -131,7 +131,7 @@ fn a_response_acknowledges_no_later_request() {
     bench.poll();
     bench.read_response(0, ONLY, 8);
     assert_eq!(bench.sent(), [(0, Success)]);
-    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(TIMEOUT)));
+    assert_eq!(bench.end_of_timer(), Some(bench.now.after(TIMEOUT)));
     bench.ack(1);
     assert_eq!(bench.sent(), [(0, Success), (1, Success)]);
 }

@@ -39,6 +39,9 @@ pub(crate) enum Counter {
     /// Times that a requester went back to its oldest unacknowledged PSN after a loss. A return
     /// after an RNR NAK isn't counted here.
     RequesterRetry,
+    /// Times that a requester sent its oldest unacknowledged packet again, because its
+    /// retransmission timeout had ended.
+    RequesterRto,
     /// Packets that could not be sent.
     SendError,
     /// Times that the port ceased to be active. [`Link`](crate::device::link::Link) keeps the
@@ -99,6 +102,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"retry_exceeded_err"),
     CounterName::new(c"retry_rnr_exceeded_err"),
     CounterName::new(c"completer_retry_err"),
+    CounterName::new(c"rto_resends"),
     CounterName::new(c"send_err"),
     CounterName::new(c"link_downed"),
     CounterName::new(c"rdma_sends"),
@@ -169,6 +173,7 @@ impl Counters {
             Count::RetryExceeded => Counter::RetryExceeded,
             Count::RnrRetryExceeded => Counter::RnrRetryExceeded,
             Count::CompleterRetry => Counter::RequesterRetry,
+            Count::Rto => Counter::RequesterRto,
             Count::SendErr => Counter::SendError,
             Count::RdmaSends => Counter::RdmaSends,
             Count::RdmaRecvs => Counter::RdmaReceives,
