@@ -3,6 +3,7 @@
 //! Timers, retry counts and the limit of packets in flight.
 
 use super::rto::Rto;
+use super::wqe::READ_SPAN;
 use crate::psn::Psn;
 use crate::qp::Settings;
 use crate::time::{Duration, Instant};
@@ -110,6 +111,15 @@ impl Retry {
     /// Returns the limit of packets with payload in flight.
     pub(super) fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Returns the largest number of packets that the requests of a READ ask for if it starts now, a
+    /// power of two. It is half of the limit at most, because two READ requests may always be in
+    /// flight. During recovery after an RTO the limit that it grows to counts.
+    pub(super) fn read_span(&self) -> u32 {
+        let limit = self.before_rto.map_or(self.limit, |before| before.limit);
+        let most = (limit.max(self.threshold) >> 1).clamp(1, READ_SPAN);
+        1u32.wrapping_shl(most.checked_ilog2().unwrap_or(0))
     }
 
     /// Returns the maximum number of packets from one acknowledgment request to the next. It is a

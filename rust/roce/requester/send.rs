@@ -148,11 +148,12 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.window.is_full() {
             return false;
         }
-        let wqe = match host.take_send() {
+        let (wr, refused) = match host.take_send() {
             Fetch::Empty => return false,
-            Fetch::Wr(wr) => SendWqe::new(wr, admit(&wr, context).err(), context),
-            Fetch::Malformed(wr, status) => SendWqe::new(wr, Some(status), context),
+            Fetch::Wr(wr) => (wr, admit(&wr, context).err()),
+            Fetch::Malformed(wr, status) => (wr, Some(status)),
         };
+        let wqe = SendWqe::new(wr, refused, context);
         self.window.push(wqe);
         true
     }
@@ -219,8 +220,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         let packets = wqe.packets;
         let first = self.next;
+        let read_span = self.retry.read_span();
         if let Some(wqe) = self.window.get_mut(offset) {
             wqe.first = first;
+            wqe.read_span = read_span;
         }
         self.next = first.plus(packets);
         self.started = offset.saturating_add(1);

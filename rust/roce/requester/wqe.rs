@@ -11,9 +11,7 @@ use crate::wc::{SendWc, WcOpcode, WcStatus};
 use crate::wire::MAX_MESSAGE;
 use crate::wr::{AtomicOp, LocalOp, SendExtra, SendOp, SendSlot, SendWr};
 
-/// Largest number of packets that one READ request asks for. A longer READ is sent as several
-/// requests, cut at multiples of this number. This limits the packets in flight, and the cost of a
-/// loss.
+/// Largest number of packets that one READ request asks for.
 pub(super) const READ_SPAN: u32 = 1 << 7;
 
 /// A send WQE that the requester has taken.
@@ -25,6 +23,10 @@ pub struct SendWqe {
     pub(super) first: Psn,
     /// Number of PSNs that the WQE takes. 0 if it sends no packet.
     pub(super) packets: u32,
+    /// Largest number of packets that a READ request of the WQE asks for, a power of two. A longer
+    /// READ is sent as several requests, cut at multiples of this number. This limits the packets
+    /// in flight, and the cost of a loss. Valid once the WQE has started.
+    pub(super) read_span: u32,
     /// The WQE can't be carried out, and ends with this status.
     pub(super) refused: Option<WcStatus>,
 }
@@ -58,6 +60,7 @@ impl Default for SendWqe {
             wr,
             first: Psn::new(0),
             packets: 0,
+            read_span: READ_SPAN,
             refused: None,
         }
     }
@@ -70,6 +73,7 @@ impl SendWqe {
             wr,
             first: Psn::new(0),
             packets: count_packets(&wr, context),
+            read_span: READ_SPAN,
             refused,
         }
     }
@@ -105,7 +109,9 @@ impl SendWqe {
     pub(super) fn span(&self, index: u32) -> u32 {
         match self.wr.op {
             SendOp::Read(_) => {
-                let to_cut = READ_SPAN.wrapping_sub(index & READ_SPAN.wrapping_sub(1));
+                let to_cut = self
+                    .read_span
+                    .wrapping_sub(index & self.read_span.wrapping_sub(1));
                 to_cut.min(self.packets.saturating_sub(index))
             }
             _ => 1,

@@ -257,6 +257,35 @@ fn the_number_of_responses_in_flight_is_bounded() {
 }
 
 #[test]
+fn losses_shorten_later_read_requests() {
+    let mut bench = Bench::new();
+    for (losses, span) in [(0, 128), (2, 64), (8, 2)] {
+        for _ in 0..losses {
+            bench.post(SEND, 0);
+            bench.poll();
+            bench.time_out();
+            bench.poll();
+            let newest = bench.qp.requester.sent.ahead_of(FIRST) - 1;
+            bench.ack(newest);
+        }
+        let first = bench.qp.requester.sent.ahead_of(FIRST);
+        let length = 200 * MTU;
+        bench.post(READ, length as usize);
+        let requests = bench.poll();
+        let (_, _, asked) = reth_of(&requests[0]);
+        assert_eq!(asked, span * MTU, "{losses} more losses");
+        assert_eq!(bench.state(), QpState::Rts);
+        for n in 0..200 {
+            let last = (n + 1) % span == 0 || n == 199;
+            let part = if last { LAST } else { MIDDLE };
+            let part = if span == 1 { ONLY } else { part };
+            bench.read_response(first + n, part, MTU);
+            bench.poll();
+        }
+    }
+}
+
+#[test]
 fn a_read_without_room_has_not_started() {
     let mut bench = Bench::new();
     bench.change(Attrs {
