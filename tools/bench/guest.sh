@@ -5,7 +5,8 @@
 #
 # Environment: DRIVERS is a list of rxe (the C driver), rrxe (with stock librxe) and librrxe (rrxe
 # with its own library). OPERATIONS is a list of send, write and read. PART is "instructions" (all
-# drivers, then TCP), "gate" (fewer cases, of rrxe only) or "latency". SCALE multiplies the numbers
+# drivers, then TCP), "gate" (fewer cases, of rrxe only), "loss" (all drivers, then TCP, over a
+# network that loses packets) or "latency". SCALE multiplies the numbers
 # of RDMA messages. GUARD loads tools/rrxe-guard.nft on both hosts.
 source /payload/tests/vm/lib/guest.sh
 : "${SCALE:=1}" "${PART:=instructions}" "${OPERATIONS:=send write read}"
@@ -92,6 +93,39 @@ spin_beside_ringer() {
 	wait "$ringer" 2>/dev/null
 }
 
+# Prints the round-trip times and the shares of lost packets of the part "loss".
+networks() {
+	local rtt
+	for rtt in 0 100us 500us; do printf '%s\n' "$rtt 0%" "$rtt 0.1%" "$rtt 1%"; done
+}
+
+# set_network RTT LOSS: each host delays its packets by half of the round-trip time, and loses a
+# share of them. The queues have room for all packets.
+set_network() {
+	netem "delay $((${1%us} / 2))us loss $2 limit 20000"
+}
+
+# loss DRIVER: measures streams of 1 MiB messages over each network.
+loss() {
+	local driver=$1 op rtt share
+	while read -r rtt share; do
+		set_network "$rtt" "$share" || exit 1
+		for op in write read; do
+			run "$driver" "$rtt/$share" rrxe-bench verbs "$DEV1" "$DEV2" $op stream 1048576 $((64 * SCALE)) 16 4
+		done
+	done < <(networks)
+	netem_off
+}
+
+tcp_loss() {
+	local rtt share
+	while read -r rtt share; do
+		set_network "$rtt" "$share" || exit 1
+		run tcp "$rtt/$share" ip netns exec h1 rrxe-bench tcp $HOST2_V4 stream 1048576 $((64 * SCALE)) ip netns exec h2 rrxe-bench tcp-server
+	done < <(networks)
+	netem_off
+}
+
 # for_each_driver MEASURE...: adds links of each driver in turn, and calls these functions with the
 # driver.
 for_each_driver() {
@@ -140,6 +174,13 @@ gate)
 	CASES=gate_cases DRIVERS="rrxe librrxe"
 	for_each_driver verbs_cases
 	symbols
+	;;
+loss)
+	# The timeout of perftest. The RDMA connection manager computes a longer one.
+	export RRXE_BENCH_TIMEOUT=14
+	DRIVERS=${DRIVERS:-rxe rrxe}
+	for_each_driver loss
+	tcp_loss
 	;;
 latency) for_each_driver spin spin_beside_ringer ;;
 esac

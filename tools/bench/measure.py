@@ -109,6 +109,18 @@ def instructions(part):
     return rows, kernel, status or (1 if wrong else 0)
 
 
+def losses():
+    """Measures streams over networks that lose packets; returns the rows and the guest's exit
+    status.
+
+    The guest's clock counts instructions, as in `instructions()`. So the figures do not depend on
+    the load of the host. The path of a row is the network's round-trip time and share of lost
+    packets.
+    """
+    rows, _, status = rows_of("loss", INSTRUCTIONS_GUEST, {})
+    return rows, status
+
+
 def latencies():
     """Measures latencies by the wall clock; returns the rows and the guest's exit status.
 

@@ -18,7 +18,9 @@
 //! after at least a quarter as many that are not (warm-up).
 //!
 //! The memory of a region may lie together or not, depending on which memory is free. With
+//! `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the QPs. With
 //! `RRXE_BENCH_SCATTER` in the environment, the pages of a region never all lie together.
+//! `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the QPs (an exponent).
 //!
 //! `calls` measures the duration of each verbs call of the data path: the median of the means of 64
 //! bursts of 32 calls.

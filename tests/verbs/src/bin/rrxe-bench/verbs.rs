@@ -63,6 +63,15 @@ impl Case {
     }
 }
 
+/// Returns the Local ACK Timeout of the QPs: `RRXE_BENCH_TIMEOUT`, or by default one that emulation
+/// does not exceed.
+fn timeout() -> Fallible<u8> {
+    match env::var("RRXE_BENCH_TIMEOUT") {
+        Ok(exponent) => Ok(exponent.parse()?),
+        Err(_) => Ok(20),
+    }
+}
+
 /// One end of the connection.
 struct End {
     qp: Qp,
@@ -94,7 +103,7 @@ impl End {
         let peer = ours.exchange(control)?;
         let settings = Settings {
             mtu: context.active_mtu()?,
-            timeout: 20,
+            timeout: timeout()?,
             ..Settings::default()
         };
         link::to_rtr(&qp, &ours, &peer, &settings)?;
