@@ -129,9 +129,9 @@ pub struct Requester<W> {
     /// An implausible fatal NAK or response, which may be forged.
     challenge: Option<Challenge>,
     /// A response implied that the packet `una`, or the response to it, was lost, and the packet
-    /// was sent again, or it was sent again after an RTO. Further hints may stem from the same loss.
-    /// So only the timer and the RTO resend now, until the responder makes progress or sends an RNR
-    /// NAK.
+    /// was sent again, or it was sent again after an RTO. Further hints may stem from the same
+    /// loss. So only the timer and the RTO resend now, until the responder makes progress or sends
+    /// an RNR NAK.
     hinted: bool,
     /// When an RTO ended for the first time since the last progress, the cursor was behind all
     /// packets that were sent, and no READ, atomic or similar request was in flight.
@@ -492,8 +492,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some((Cursor { wqe: at, packet }, psn))
     }
 
-    /// Moves the cursor behind the packets that were sent, after an RTO that ended although no packet
-    /// was lost. Otherwise the packets after the oldest one are sent again.
+    /// Moves the cursor behind the packets that were sent, after an RTO that ended although no
+    /// packet was lost. Otherwise the packets after the oldest one are sent again.
     fn skip_sent(&mut self) {
         if let (true, Some(cursor)) = (self.may_skip, self.behind_sent()) {
             self.cursor = cursor;

@@ -47,8 +47,8 @@ pub(super) struct Retry {
     rnr_spent: u8,
     /// RNR NAKs since the last progress that may be forged.
     unproven: u8,
-    /// Limit of packets in flight. Halved by each loss and each RNR wait, one after an RTO, increased
-    /// by progress.
+    /// Limit of packets in flight. Halved by each loss and each RNR wait, one after an RTO,
+    /// increased by progress.
     limit: u32,
     /// The limit grows by one per arrived packet below this threshold, else by one per [`GROWTH`].
     threshold: u32,
@@ -74,8 +74,8 @@ struct BeforeRto {
 /// Result of an RTO, known once the oldest packet is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RtoResult {
-    /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has dropped
-    /// the packets after it.
+    /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has
+    /// dropped the packets after it.
     Loss,
     /// Later packets are acknowledged, too. So the peer was slow, or its response was lost.
     Spurious,
@@ -113,8 +113,8 @@ impl Retry {
         self.limit
     }
 
-    /// Returns the largest number of packets that the requests of a READ ask for if it starts now, a
-    /// power of two. It is half of the limit at most, because two READ requests may always be in
+    /// Returns the largest number of packets that the requests of a READ ask for if it starts now,
+    /// a power of two. It is half of the limit at most, because two READ requests may always be in
     /// flight. During recovery after an RTO the limit that it grows to counts.
     pub(super) fn read_span(&self) -> u32 {
         let limit = self.before_rto.map_or(self.limit, |before| before.limit);
@@ -169,8 +169,8 @@ impl Retry {
     }
 
     /// Starts the RTO for a packet that is sent and requests a response, unless it runs. `fresh`
-    /// says that the packet was not sent before. The RTO is only used while the acknowledgment timer
-    /// runs.
+    /// says that the packet was not sent before. The RTO is only used while the acknowledgment
+    /// timer runs.
     pub(super) fn await_response(&mut self, psn: Psn, fresh: bool, now: Instant) {
         if matches!(self.timer, Timer::Ack(_)) {
             self.rto.await_response(psn, fresh, now);
@@ -241,8 +241,8 @@ impl Retry {
         self.rto.stop();
     }
 
-    /// Records that the peer has finished `packets` more packets, up to `una`. `awaits` says whether
-    /// a packet in flight has requested a response.
+    /// Records that the peer has finished `packets` more packets, up to `una`. `awaits` says
+    /// whether a packet in flight has requested a response.
     ///
     /// All retries are available again, and the timers restart for the packets that remain in
     /// flight. A wait after an RNR NAK continues, unless the refused packet is finished.

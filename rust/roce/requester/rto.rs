@@ -5,8 +5,8 @@
 //!
 //! The RDMA connection manager computes Local ACK Timeouts of half a second. Most losses are
 //! reported by a NAK within a round trip. No NAK reports the loss of the last packet in flight, of
-//! a packet that is sent again, or of the NAK itself. Without the RTO the connection would pause for
-//! the Local ACK Timeout in these cases.
+//! a packet that is sent again, or of the NAK itself. Without the RTO the connection would pause
+//! for the Local ACK Timeout in these cases.
 //!
 //! The RTO follows the measured round-trip time (RFC 6298). An RTO spends no retry: the Local ACK
 //! Timeout and the retry count decide when the requester gives up, as without the RTO.

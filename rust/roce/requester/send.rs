@@ -169,8 +169,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         wqe.refused.is_some() || !(fenced || waits || !self.has_room(wqe, 0, context))
     }
 
-    /// Returns whether packet `index` of `wqe` may be sent now. After an RTO, only the oldest packet
-    /// may be sent.
+    /// Returns whether packet `index` of `wqe` may be sent now. After an RTO, only the oldest
+    /// packet may be sent.
     ///
     /// A READ, atomic, ATOMIC WRITE or FLUSH needs room in `max_rd_atomic` and for its response
     /// packets. Other requests need room among the packets in flight. So the packets in flight are

@@ -19,7 +19,8 @@ use kernel::{cpu::CpuId, ffi::c_int, prelude::*};
 
 use crate::bindings;
 
-/// Number of bytes that each buffer of the cache has room for. Packets with 64 bytes of payload fit.
+/// Number of bytes that each buffer of the cache has room for. Packets with 64 bytes of payload
+/// fit.
 const LEN: usize = 256;
 /// Maximum number of bytes that a buffer of the cache takes (`sk_buff.truesize`). A queue of
 /// received packets copies larger buffers of short packets.
@@ -185,8 +186,8 @@ mod tests {
     use super::*;
     use crate::support::sync::bottom_halves_off;
 
-    /// Frees a buffer of `size` bytes with `used` bytes of data, and returns whether the cache keeps
-    /// it, empty. `prepare` is called before.
+    /// Frees a buffer of `size` bytes with `used` bytes of data, and returns whether the cache
+    /// keeps it, empty. `prepare` is called before.
     fn is_kept(size: usize, used: u32, prepare: impl FnOnce(NonNull<bindings::sk_buff>)) -> bool {
         // The caller stays on one CPU, and no softirq takes the buffer.
         let _off = bottom_halves_off();
@@ -196,7 +197,8 @@ mod tests {
         // SAFETY: This function owns the buffer, which has room for `size` bytes.
         unsafe { bindings::skb_put(skb.as_ptr(), used) };
         prepare(skb);
-        // SAFETY: This function gives the buffer up. `allocate` returned it, and no packet was sent.
+        // SAFETY: This function gives the buffer up. `allocate` returned it, and no packet was
+        // sent.
         unsafe { free(skb) };
         let Some(kept) = Buffers::of_this_cpu().and_then(Buffers::take) else {
             return false;

@@ -191,12 +191,13 @@ impl RxSkb {
         Ok(skb)
     }
 
-    /// Returns `false` if the header has no source address (0.0.0.0/8 or `::`), or if an IPv6 header
-    /// has an IPv4-mapped address.
+    /// Returns `false` if the header has no source address (0.0.0.0/8 or `::`), or if an IPv6
+    /// header has an IPv4-mapped address.
     ///
     /// The IPv4 layer passes packets without a source address to 224.0.0.0/24
-    /// (`ip_mc_validate_source()`, net/ipv4/route.c). The IPv6 layer also passes packets without a source address, and packets with an IPv4-mapped
-    /// one (`ip6_rcv_core()`, net/ipv6/ip6_input.c).
+    /// (`ip_mc_validate_source()`, net/ipv4/route.c). The IPv6 layer also passes packets without a
+    /// source address, and packets with an IPv4-mapped one (`ip6_rcv_core()`,
+    /// net/ipv6/ip6_input.c).
     fn has_addresses(&self) -> bool {
         match self.ip_header() {
             IpHeader::V4(&[.., source, _, _, _, _, _, _, _]) => source != 0,
