@@ -244,7 +244,8 @@ fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> 
             return refused(psn, code);
         }
         (Pending::Stream(stream), Recorded::Read(_)) if !may_read => {
-            replay.pending = Pending::Nothing;
+            // The NAK is the answer. If it is lost, the peer requests it again.
+            replay.finish();
             return refused(replay.psn.plus(stream.next), NakCode::RemoteAccess);
         }
         (Pending::Stream(stream), Recorded::Read(reth)) => {

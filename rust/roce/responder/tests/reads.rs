@@ -227,6 +227,22 @@ fn a_right_that_was_taken_away_ends_an_answer_and_refuses_a_replay() {
 }
 
 #[test]
+fn a_refused_first_answer_is_refused_again() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, MTU);
+    bench.pass(write_only(0, 8), 8);
+    bench.context.settings.access.read = false;
+    // The acknowledgment of the WRITE follows the NAK, so it doesn't end the READ.
+    let refused = Said::Nak(10, NakCode::RemoteAccess);
+    assert_eq!(bench.answers(), [refused, Said::Ack(11)]);
+    // The network has lost the NAK, and the memory is gone.
+    bench.host.fault = Some(AccessFault::Denied);
+    bench.pass_at(Psn::new(10), read(0, MTU), 0);
+    assert_eq!(bench.answers(), [refused]);
+    assert!(bench.events().is_empty());
+}
+
+#[test]
 fn a_duplicate_does_not_affect_the_first_answer() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 2 * MTU);
