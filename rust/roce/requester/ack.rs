@@ -137,8 +137,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             .progress(self.una, packets, awaits, now, &context.settings);
         match rto {
             Some(RtoResult::Loss) => host.count(Count::CompleterRetry),
-            Some(RtoResult::Spurious) => self.skip_sent(),
-            None => {}
+            Some(RtoResult::Spurious { may_skip: true }) => self.skip_sent(),
+            Some(RtoResult::Spurious { may_skip: false }) | None => {}
         }
         if self.una == self.sent {
             self.retry.stop();

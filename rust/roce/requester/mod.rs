@@ -133,9 +133,6 @@ pub struct Requester<W> {
     /// loss. So only the timer and the RTO resend now, until the responder makes progress or sends
     /// an RNR NAK.
     hinted: bool,
-    /// When an RTO ended for the first time since the last progress, the cursor was behind all
-    /// packets that were sent, and no READ, atomic or similar request was in flight.
-    may_skip: bool,
     /// Status of the WQE that follows the started ones, if that WQE has failed. The QP enters an
     /// error state once the failed WQE is the oldest.
     fault: Option<WcStatus>,
@@ -167,7 +164,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
             counted: Psn::new(0),
             challenge: None,
             hinted: false,
-            may_skip: false,
             fault: None,
             retry: Retry::new(),
         }
@@ -313,10 +309,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// A NAK that arrives before the next progress is ignored: it may report the same loss.
     fn resend_oldest<H: Host>(&mut self, host: &mut H) {
         host.count(Count::Rto);
-        if !self.retry.sends_oldest() {
-            self.may_skip = self.reads.requests == 0 && Some(self.cursor) == self.behind_sent();
-        }
-        self.retry.end_rto(self.una, self.sent);
+        let may_skip = self.reads.requests == 0 && Some(self.cursor) == self.behind_sent();
+        self.retry.end_rto(self.una, self.sent, may_skip);
         self.hinted = true;
         self.rewind();
     }
@@ -492,10 +486,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some((Cursor { wqe: at, packet }, psn))
     }
 
-    /// Moves the cursor behind the packets that were sent, after an RTO that ended although no
-    /// packet was lost. Otherwise the packets after the oldest one are sent again.
+    /// Moves the cursor behind the packets that were sent, so that none of them is sent again.
     fn skip_sent(&mut self) {
-        if let (true, Some(cursor)) = (self.may_skip, self.behind_sent()) {
+        if let Some(cursor) = self.behind_sent() {
             self.cursor = cursor;
         }
     }

@@ -69,6 +69,8 @@ struct BeforeRto {
     sent: Psn,
     /// Limit of packets in flight.
     limit: u32,
+    /// No sent packet was to be sent again, and no READ, atomic or similar request was in flight.
+    may_skip: bool,
 }
 
 /// Result of an RTO, known once the oldest packet is acknowledged.
@@ -77,8 +79,9 @@ pub(super) enum RtoResult {
     /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has
     /// dropped the packets after it.
     Loss,
-    /// Later packets are acknowledged, too. So the peer was slow, or its response was lost.
-    Spurious,
+    /// Later packets are acknowledged, too. So the peer was slow, or its response was lost. With
+    /// `may_skip` no packet need be sent again.
+    Spurious { may_skip: bool },
 }
 
 /// Action that an expired timer requires.
@@ -188,17 +191,19 @@ impl Retry {
     }
 
     /// Ends the RTO: only the packet `oldest` is sent again until it is acknowledged. `sent` is one
-    /// past the newest PSN that was sent.
+    /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. After the first
+    /// RTO without progress, the values of the first one count.
     ///
     /// If the packet was lost, the limit of packets in flight then grows from one packet to half of
     /// its former value, by one per arrived packet (slow start, RFC 5681 §3.1).
-    pub(super) fn end_rto(&mut self, oldest: Psn, sent: Psn) {
+    pub(super) fn end_rto(&mut self, oldest: Psn, sent: Psn, may_skip: bool) {
         self.rto.end();
         let limit = self.limit;
         self.before_rto.get_or_insert(BeforeRto {
             oldest,
             sent,
             limit,
+            may_skip,
         });
         self.limit = 1;
     }
@@ -215,7 +220,9 @@ impl Retry {
         let before = self.before_rto.take()?;
         if una == before.sent || una.ahead_of(before.oldest) > 1 {
             self.limit = before.limit;
-            return Some(RtoResult::Spurious);
+            return Some(RtoResult::Spurious {
+                may_skip: before.may_skip,
+            });
         }
         self.threshold = (before.limit >> 1).max(LEAST_IN_FLIGHT);
         Some(RtoResult::Loss)

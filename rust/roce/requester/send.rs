@@ -148,12 +148,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.window.is_full() {
             return false;
         }
-        let (wr, refused) = match host.take_send() {
+        let wqe = match host.take_send() {
             Fetch::Empty => return false,
-            Fetch::Wr(wr) => (wr, admit(&wr, context).err()),
-            Fetch::Malformed(wr, status) => (wr, Some(status)),
+            Fetch::Wr(wr) => SendWqe::new(wr, admit(&wr, context).err(), context),
+            Fetch::Malformed(wr, status) => SendWqe::new(wr, Some(status), context),
         };
-        let wqe = SendWqe::new(wr, refused, context);
         self.window.push(wqe);
         true
     }
