@@ -170,6 +170,18 @@ impl SrqPairs {
         Ok(next_completion(&self.a[0].cq)?.status)
     }
 
+    /// Sends a message by QP `qp` of A, and checks that it takes the receive `wanted` and that both
+    /// complete.
+    pub fn expect_message(&mut self, qp: usize, number: usize, wanted: usize) -> Outcome {
+        self.send(qp, number)?;
+        let wc = self.next_receive()?;
+        let (_, _, id) = self.check(&wc)?;
+        ensure(id == wanted, || {
+            format!("buffer {id} in the place of {wanted}")
+        })?;
+        self.expect_sent()
+    }
+
     /// Checks a receive's completion and data. Returns the index of the QP, the number of the
     /// message and the `wr_id`.
     pub fn check(&self, wc: &ibv_wc) -> Result<(usize, usize, usize), String> {
@@ -447,13 +459,7 @@ fn last_wqe(ends: &Ends) -> Outcome {
     expect_event(&context, None)?;
     // No receive of the SRQ was flushed, because the SRQ belongs to the other QPs, too.
     for number in 0..4 {
-        pairs.send(1, number)?;
-        let wc = pairs.next_receive()?;
-        let (_, _, id) = pairs.check(&wc)?;
-        ensure(id == number, || {
-            format!("buffer {id} in the place of {number}")
-        })?;
-        pairs.expect_sent()?;
+        pairs.expect_message(1, number, number)?;
     }
     Ok(())
 }

@@ -103,13 +103,7 @@ fn srq(ends: &Ends) -> Outcome {
     })?)?;
     for number in 0..4 {
         pairs.post(number + 1)?;
-        pairs.send(0, number)?;
-        let wc = pairs.next_receive()?;
-        let (_, _, id) = pairs.check(&wc)?;
-        ensure(id == number, || {
-            format!("buffer {id} in the place of {number}")
-        })?;
-        pairs.expect_sent()?;
+        pairs.expect_message(0, number, number)?;
     }
     Ok(())
 }
