@@ -105,26 +105,30 @@ set_network() {
 	netem "delay $((${1%us} / 2))us loss $2 limit 20000"
 }
 
-# loss DRIVER: measures streams of 1 MiB messages over each network.
-loss() {
-	local driver=$1 op rtt share
+# over_networks MEASURE...: calls the function over each network, with the network's name as its
+# last argument.
+over_networks() {
+	local rtt share
 	while read -r rtt share; do
 		set_network "$rtt" "$share" || exit 1
-		for op in write read; do
-			run "$driver" "$rtt/$share" rrxe-bench verbs "$DEV1" "$DEV2" $op stream 1048576 $((64 * SCALE)) 16 4
-		done
+		"$@" "$rtt/$share"
 	done < <(networks)
 	netem_off
 }
 
-tcp_loss() {
-	local rtt share
-	while read -r rtt share; do
-		set_network "$rtt" "$share" || exit 1
-		run tcp "$rtt/$share" ip netns exec h1 rrxe-bench tcp $HOST2_V4 stream 1048576 $((64 * SCALE)) ip netns exec h2 rrxe-bench tcp-server
-	done < <(networks)
-	netem_off
+# stream DRIVER NETWORK: measures WRITEs and READs of 1 MiB.
+stream() {
+	local op
+	for op in write read; do
+		run "$1" "$2" rrxe-bench verbs "$DEV1" "$DEV2" $op stream 1048576 $((64 * SCALE)) 16 4
+	done
 }
+
+tcp_stream() {
+	run tcp "$1" ip netns exec h1 rrxe-bench tcp $HOST2_V4 stream 1048576 $((64 * SCALE)) ip netns exec h2 rrxe-bench tcp-server
+}
+
+loss() { over_networks stream "$1"; }
 
 # for_each_driver MEASURE...: adds links of each driver in turn, and calls these functions with the
 # driver.
@@ -180,7 +184,7 @@ loss)
 	export RRXE_BENCH_TIMEOUT=14
 	DRIVERS=${DRIVERS:-rxe rrxe}
 	for_each_driver loss
-	tcp_loss
+	over_networks tcp_stream
 	;;
 latency) for_each_driver spin spin_beside_ringer ;;
 esac

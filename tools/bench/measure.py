@@ -52,6 +52,24 @@ def name_of(row):
     return f"{row['op'].upper()} {row['pattern'].replace('roundtrip', 'round trip')}"
 
 
+def by_case(rows):
+    """Returns {(path, operation, pattern, size): {driver: row}}, in the order of the rows.
+
+    TCP has only one operation. Its row goes to each RDMA operation of the same path, pattern and
+    size.
+    """
+    found = {}
+    for row in rows:
+        if row["driver"] != "tcp":
+            case = row["path"], row["op"], row["pattern"], row["size"]
+            found.setdefault(case, {})[row["driver"]] = row
+    tcp = {(r["path"], r["pattern"], r["size"]): r for r in rows if r["driver"] == "tcp"}
+    for (path, _, pattern, size), drivers in found.items():
+        if (path, pattern, size) in tcp:
+            drivers["tcp"] = tcp[path, pattern, size]
+    return found
+
+
 def show(row):
     print(f"  {TITLES[row['driver']]:8} {row['path']:7} {name_of(row):18} {row['size']:8}"
           f"  {row['ns_per_message']:12,.0f}", flush=True)
