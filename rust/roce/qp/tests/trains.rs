@@ -364,6 +364,20 @@ proptest! {
 }
 
 #[test]
+fn withdrawn_trains_do_not_count_towards_the_next_acknowledgment_request() {
+    let (mut singles, mut trains) = (Pair::new(), Pair::new());
+    for _ in 0..10 {
+        for pair in [&mut singles, &mut trains] {
+            pair.post(3, LONGEST_MESSAGE, false);
+        }
+    }
+    for _ in 0..100 {
+        poll_both(&mut singles, &mut trains, 0, LONGEST, Fate::IsWithdrawn);
+        compare(&mut singles, &mut trains);
+    }
+}
+
+#[test]
 fn read_requests_say_whether_lost_responses_are_repeated() {
     for (timeout, retry_cnt, repeats) in [(14, 3, true), (0, 3, false), (14, 0, false)] {
         let mut host = MockHost::new();
