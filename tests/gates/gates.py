@@ -26,6 +26,7 @@ TOP = Path(__file__).resolve().parents[2]
 PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|assert|assert_eq|assert_ne)!"
 PANIC_SYMBOL = r"panick|_fail(?:ed)?(?:\b|$)|mismatch"
 MAX_LINES = 640
+MAX_COLUMNS = 100
 
 
 def run(top, command, **environment):
@@ -172,6 +173,16 @@ def short_files(top):
     return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
 
 
+def narrow_comments(top):
+    """no comment of the Rust code is wider than 100 columns (rustfmt leaves comments alone)"""
+    complaints = []
+    for path in sources.rust(top):
+        for number, line in enumerate((top / path).read_text().splitlines(), 1):
+            if line.lstrip().startswith("//") and len(line) > MAX_COLUMNS:
+                complaints.append(f"{path}:{number}: {len(line)} columns")
+    return complaints
+
+
 def no_panic_symbols(top):
     """the engine's object code refers to no panic"""
     qp, instances = top / "rust/roce/qp/mod.rs", top / "tests/gates/engine_object.rs"
@@ -253,8 +264,8 @@ def applicable_mutants(top):
 
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
-    existing_tests, listed_guarantees, no_driver_names, complete_reference, commit_messages,
-    applicable_mutants,
+    narrow_comments, existing_tests, listed_guarantees, no_driver_names, complete_reference,
+    commit_messages, applicable_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

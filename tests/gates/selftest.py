@@ -132,6 +132,7 @@ CASES = {
     "a to-do note": (rdma("// TO" "DO: words\n"), ("no_notes_or_dead_code",)),
     "code in a comment": (rdma("// let a = f(b);\n"), ("no_notes_or_dead_code",)),
     "a long file": (rdma("// Words.\n" * 700), ("short_files",)),
+    "a wide comment": (rdma("// " + "Words " * 17 + "\n"), ("narrow_comments",)),
     "an unformatted file": (rdma("fn f( ) {}\n"), ("formatting",)),
     "code that clippy warns about": (
         engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),

@@ -191,8 +191,8 @@ impl Retry {
     }
 
     /// Ends the RTO: only the packet `oldest` is sent again until it is acknowledged. `sent` is one
-    /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. After the first
-    /// RTO without progress, the values of the first one count.
+    /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. After the
+    /// first RTO without progress, the values of the first one count.
     ///
     /// If the packet was lost, the limit of packets in flight then grows from one packet to half of
     /// its former value, by one per arrived packet (slow start, RFC 5681 §3.1).

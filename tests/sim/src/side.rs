@@ -82,19 +82,19 @@ pub(crate) struct Tx {
     pub(crate) sent_at: Vec<u64>,
     /// Number of times that `una` was sent: since it became the oldest, and at most once before.
     pub(crate) tries: u32,
-    /// Number of times that `una` was sent since it became the oldest and the faults stopped, except
-    /// those after a possible RTO.
+    /// Number of times that `una` was sent since it became the oldest and the faults stopped,
+    /// except those after a possible RTO.
     pub(crate) tries_without_faults: u32,
     /// Number of request packets since the last one that requested a response, or since the
     /// requester went back.
     pub(crate) unasked: u32,
     /// A response allows the requester to resend before the timeout.
     pub(crate) nudged: bool,
-    /// The requester may have gone back last because of a retransmission timeout (RTO), which spends
-    /// no retry.
+    /// The requester may have gone back last because of a retransmission timeout (RTO), which
+    /// spends no retry.
     pub(crate) may_be_rto: bool,
-    /// After an RTO, a packet behind the oldest was acknowledged, too. So the requester need not send
-    /// the packets again that it had sent before the RTO.
+    /// After an RTO, a packet behind the oldest was acknowledged, too. So the requester need not
+    /// send the packets again that it had sent before the RTO.
     pub(crate) may_skip: bool,
     /// Number of RNR NAKs since `una` became the oldest, at most one for each time it was sent.
     pub(crate) rnr_naks: u32,

@@ -89,8 +89,8 @@ impl Buffer {
         }
     }
 
-    /// Compares the `len` bytes at `offset` with the pattern of `seed` ([`Self::fill`]). Returns the
-    /// position of the first byte that differs, counted from `offset`.
+    /// Compares the `len` bytes at `offset` with the pattern of `seed` ([`Self::fill`]). Returns
+    /// the position of the first byte that differs, counted from `offset`.
     pub fn mismatch(&self, offset: usize, len: usize, seed: u64) -> Option<usize> {
         (0..len).find(|&i| self.get(offset + i) != pattern(seed, i))
     }
