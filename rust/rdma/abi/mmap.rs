@@ -402,7 +402,7 @@ mod tests {
     /// A doorbell page lives as long as the last QP that uses it. A softirq may drop the last
     /// reference to that QP.
     #[test]
-    fn a_mapping_of_a_closed_context_takes_no_lock() -> Result {
+    fn the_drop_of_an_entry_of_a_closed_context_takes_no_lock() -> Result {
         // SAFETY: No entry is inserted, so the pointer is never used.
         let mmap_entries = unsafe { MmapEntries::new(NonNull::dangling()) }?;
         let mmap_entry = MmapEntry {
