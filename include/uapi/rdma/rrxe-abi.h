@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB) */
 /*
  * The interface between rrxe and its own provider library (librrxe), in addition to
- * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ that arm the
+ * rdma_user_rxe.h: a doorbell page for each user context, words in the ring of a CQ for arming the
  * CQ, and device memory. The use of these takes no system call, except where a comment below
  * demands one. Documentation/uabi.rst describes their use.
  *
@@ -63,7 +63,8 @@ struct rrxe_alloc_ucontext_resp {
 enum rrxe_poller_state {
 	/*
 	 * The kernel does not poll the page: a process that has set the bits of a slot has to make
-	 * the doorbell system call, which librxe makes for each post.
+	 * the doorbell system call (IB_USER_VERBS_CMD_POST_SEND without work requests), which librxe
+	 * makes for each post.
 	 */
 	RRXE_POLLER_NEED_WAKEUP	= 1 << 0,
 };
@@ -115,9 +116,9 @@ enum rrxe_cq_arm {
 };
 
 /*
- * Offset in bytes from the beginning of a CQ's ring: a __u32 of enum rrxe_cq_news. It
- * says which kind of completions the kernel has added since those that the last notification was
- * for. The kernel writes it before the producer index.
+ * Offset in bytes from the beginning of a CQ's ring: a __u32 of enum rrxe_cq_news. It states the
+ * kind of the completions that the kernel has added since the last notification. The kernel writes
+ * it before the producer index.
  *
  * A process that arms the CQ by RRXE_CQ_ARM may miss completions that the kernel adds at the same
  * time. So after the barrier the process checks two conditions: the ring has completions that it

@@ -60,7 +60,7 @@ pub(crate) fn set_functions(cq: &mut ibv_cq_ex, fields: u64) {
 
 type Queue = Guarded<Resizable<CompletionQueue<Mapping>>>;
 
-/// Returns the ring of the queue.
+/// Returns the queue of `cq`. It is `None` only during the creation.
 ///
 /// # Safety
 ///

@@ -52,7 +52,7 @@ impl Pd {
         }
     }
 
-    /// Returns by how many threads at a time objects of a domain are used.
+    /// Returns whether one thread or many threads at a time use the objects of a domain.
     ///
     /// # Safety
     ///
@@ -199,8 +199,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// Implements `import_pd` of `struct verbs_context_ops`: gives access to a protection domain of the
-/// process to which the context belongs.
+/// Implements `import_pd` of `struct verbs_context_ops`: gives access to the protection domain
+/// `handle`, which a process that shares the context's file descriptor created.
 ///
 /// # Safety
 ///

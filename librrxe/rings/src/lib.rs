@@ -4,9 +4,11 @@
 //! kernel.
 //!
 //! Posted work requests become elements of mapped rings. Completions are read from a ring. A
-//! doorbell page tells the kernel which send queues have new requests. None of this takes a system
-//! call. The caller provides the memory ([`memory::Memory`]). All accesses to it are atomic
-//! operations, so this crate needs no unsafe code, whatever the kernel writes at the same time.
+//! doorbell page tells the kernel which send queues have new requests. Only a doorbell
+//! ([`doorbell::RingResult`]) and the arming of a queue ([`completion::Armed`]) may need a system
+//! call, which the caller makes. The caller also provides the memory ([`memory::Memory`]). All
+//! accesses to it are atomic operations, so this crate needs no unsafe code, whatever the kernel
+//! writes at the same time.
 
 #![forbid(unsafe_code)]
 
