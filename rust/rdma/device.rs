@@ -68,11 +68,11 @@ pub(crate) unsafe fn of<'a, P: Provider>(device: *const bindings::ib_device) -> 
 #[repr(transparent)]
 pub struct IbDevice(Opaque<bindings::ib_device>);
 
-// SAFETY: All methods go through ib_core's functions, which lock. Any CPU may drop the last count,
-// which frees the memory.
+// SAFETY: The methods only return pointers, or call functions of ib_core and of the driver core,
+// which lock. Any CPU may drop the last count, which frees the memory.
 unsafe impl Send for IbDevice {}
-// SAFETY: All methods go through ib_core's functions, which lock, so that several threads may call
-// them at once.
+// SAFETY: The methods only return pointers, or call functions of ib_core and of the driver core,
+// which lock, so that several threads may call the methods at once.
 unsafe impl Sync for IbDevice {}
 
 // SAFETY: `get_device()` and `put_device()` count the embedded `struct device`, whose release
@@ -327,9 +327,9 @@ impl<P: Provider> Drop for Unregistered<'_, P> {
     /// Deallocates the device.
     ///
     /// If the registration failed while ib_core read the port's state (`ib_cache_setup_one()`,
-    /// cache.c), ib_core has left behind threads and work items. The threads may call operations
-    /// for as long as they find the device. The work items use the device's GID table. So this
-    /// function keeps the driver's own device and the `ib_device` until both have ended.
+    /// cache.c), handlers of network device events may still find the device and call its
+    /// operations, and work items may still use its GID table. So this function keeps the driver's
+    /// own device and the `ib_device` until these handlers and work items have ended.
     ///
     /// # Context
     ///

@@ -28,7 +28,7 @@ pub(crate) fn is_current_mm(mm: *const bindings::mm_struct) -> bool {
     current!().mm().is_some_and(is_it)
 }
 
-/// Memory of a process that a memory region exposes.
+/// Memory that a memory region of a process exposes.
 pub enum RegionMemory {
     /// Pinned memory: its pages stay in place until the region ends.
     Pinned(UserMemory),
@@ -69,7 +69,7 @@ impl RegionMemory {
     }
 
     /// Prepares the same range for other access rights, as `rereg_user_mr` requests. Returns `None`
-    /// if the present memory serves the new rights as well. Otherwise pins the range anew and
+    /// if the current memory serves the new rights as well. Otherwise pins the range anew and
     /// returns the new memory. Process context; sleeps.
     ///
     /// # Errors

@@ -110,8 +110,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Returns the attributes of the port.
     ///
-    /// The method can't fail. If `query_port` fails during the registration, ib_core leaves behind
-    /// threads and work items that use the device (`ib_cache_setup_one()`,
+    /// The method can't fail. If `query_port` fails during the registration, ib_core's handlers of
+    /// network device events and its work items may still use the device (`ib_cache_setup_one()`,
     /// drivers/infiniband/core/cache.c).
     fn query_port(device: &Arc<Self::Device>) -> PortAttributes;
 

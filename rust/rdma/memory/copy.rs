@@ -9,8 +9,8 @@ const STRING_FROM: usize = 256;
 
 /// Copies `len` bytes from `from` to `to`. Any context.
 ///
-/// The kernel's `memcpy()` copies by a loop of moves on x86-64 CPUs that do not announce fast
-/// string operations, and in virtual machines that hide this feature of the CPU. There `rep movsq`
+/// The kernel's `memcpy()` copies by a loop of moves on x86-64 CPUs without the feature
+/// `X86_FEATURE_FSRM`, and in virtual machines that hide this feature of the CPU. There `rep movsq`
 /// is as quick as the kernel's copies of whole pages. On other machines it is as quick as
 /// `memcpy()`.
 ///

@@ -44,8 +44,10 @@ pub fn kernel_span(addr: u64, len: u32) -> Option<Span<'static>> {
         }
         probe = next;
     }
-    // SAFETY: The loop found that the range is memory of the direct mapping, which is always
-    // readable and writable; the consumer is responsible for the choice of the range.
+    // SAFETY: The loop found that the range is memory of the direct mapping. The kernel has made a
+    // part of that memory read-only or inaccessible (`set_memory_ro()`,
+    // `set_direct_map_invalid_noflush()`), but the consumer is responsible for the choice of the
+    // range.
     Some(unsafe { Span::direct(start, len as usize) })
 }
 

@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
         let requested = features::requested(&udata)?;
         let valid = NonNull::new(context).ok_or(EINVAL)?;
         // SAFETY: `context` is valid until this creation has failed or `dealloc` has returned. Both
-        // close the mappings before.
+        // call `MmapEntries::close` before.
         let mmap_entries = unsafe { MmapEntries::new(valid) }?;
         let device_memory = requested.is_some_and(|requested| requested.device_memory);
         let init = ContextInit {

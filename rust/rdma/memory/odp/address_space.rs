@@ -132,14 +132,13 @@ impl AddressSpace {
         self.chunks.with(number_of(va)?, find).flatten()
     }
 
-    /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before it
-    /// creates one, it waits until the process has at most as many chunks that wait for their
-    /// release as this address space has chunks, or at most [`FEW_CHUNKS`] if that is more. In a
-    /// thread of the process; sleeps.
+    /// Returns the chunk that contains the address `va`. Creates the chunk if necessary. Before the
+    /// creation it waits as long as more than [`FEW_CHUNKS`] chunks of the process wait for their
+    /// release, and more than this address space has chunks. In a thread of the process; sleeps.
     ///
     /// # Errors
     ///
-    /// - `EFAULT` if no process can have the address (8 PiB or higher), or the process has ended.
+    /// - `EFAULT` if the address is 8 PiB or higher, or the process has ended.
     /// - `EINTR` if the process was killed.
     /// - `ERESTARTNOINTR` if the thread has to take another signal first.
     /// - `ENOMEM`.
@@ -190,8 +189,8 @@ impl AddressSpace {
         let umem = unsafe {
             bindings::ib_umem_odp_alloc_child(self.root.0.as_ptr(), start, CHUNK, &NOTIFIER)
         };
-        // The kernel gives up for any signal if the address space has had notifiers of other kinds
-        // only.
+        // If all notifiers of the address space so far are of the type `struct mmu_notifier`, the
+        // kernel calls `mmu_notifier_register()`, which fails with `EINTR` for any signal.
         NonNull::new(from_err_ptr(umem).map_err(signal_or)?).ok_or(ENOMEM)
     }
 

@@ -45,8 +45,9 @@ pub(super) unsafe fn prepare(mm: *mut bindings::mm_struct) -> Result {
 /// Returns whether the address space is prepared for MMU notifiers. The lock is necessary: the
 /// kernel prepares an address space under it, in more than one step.
 ///
-/// An address space whose notifiers are all of KVM or of graphics drivers counts as prepared. Users
-/// of these can make other processes wait without this crate, too.
+/// An address space also counts as prepared if it has notifiers, such as that of KVM, of which none
+/// is an interval notifier. The kernel then prepares it again for its first interval notifier, and
+/// other processes may wait. A user of KVM can make them wait without this crate, too.
 ///
 /// # Safety
 ///

@@ -24,7 +24,7 @@ use super::{
 use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
 
 /// Maximum number of pages of a buffer: enough for the 64 KiB of an IP packet, and less than a
-/// buffer may have (`MAX_SKB_FRAGS`, at least 16).
+/// buffer may have (`MAX_SKB_FRAGS`, at least 17).
 const MAX_PAGES: usize = 4;
 
 /// A packet or a frame under construction.
