@@ -2,8 +2,9 @@
 """Decoding of RoCEv2 datagrams by Wireshark (tshark), and the text format of the test vectors.
 
 A vector is a line `packet NAME`, a line `datagram HEX` (from the IP header to the ICRC) and a line
-for each field, `FIELD VALUE` in hexadecimal, named as in Wireshark without the leading
-`infiniband.`, in the order of the wire.
+for each field, `FIELD VALUE` in hexadecimal, in the order of the wire. FIELD is Wireshark's name
+without the leading `infiniband.`, or for fields that Wireshark does not decode, `feth.plt`,
+`feth.sel` and `xrceth.xrcsrq`.
 """
 import json
 import os
@@ -13,8 +14,8 @@ import tempfile
 
 LINKTYPE_RAW = 101
 
-# Wireshark's names of the fields. Wireshark decodes neither XRCETH nor FETH nor the headers behind
-# them.
+# Wireshark's names of the fields. Wireshark decodes no extension header of FLUSH and ATOMIC WRITE,
+# nor XRCETH and the headers behind it.
 FIELDS = [
     "bth.opcode", "bth.se", "bth.m", "bth.padcnt", "bth.p_key", "bth.destqp", "bth.a", "bth.psn",
     "deth.q_key", "deth.srcqp", "reth.va", "reth.r_key", "reth.dmalen", "atomiceth.swapdt",

@@ -17,7 +17,7 @@ pub struct Profile {
     /// User and group ID of attackers. One attacker in eight stays root, because some operations
     /// need privileges.
     pub user: u32,
-    /// One message in this many has changed bytes, and one object in this many is invalid.
+    /// One message in this many has changed bytes, and one object in this many a random handle.
     pub mutate_one_in: u64,
     /// Whether allocations and user copies of attackers fail, on a kernel with fault injection.
     pub faults: bool,

@@ -24,7 +24,7 @@ pub struct Thread<'a> {
     pub stats: &'static Stats,
     /// Address of the thread's memory for requests and responses.
     pub scratch: u64,
-    /// One message in this many has changed bytes, and one object in this many is invalid.
+    /// One message in this many has changed bytes, and one object in this many a random handle.
     pub mutate_one_in: u64,
     /// Room for the driver's part of an extended response, in units of 8 bytes.
     pub provider_out: u16,
@@ -125,8 +125,8 @@ impl<'a> Thread<'a> {
         self.only.unwrap_or_else(|| self.rng.index(CONTEXTS))
     }
 
-    /// Returns a random object of a kind. Returns an invalid one if there is none, and once in
-    /// `mutate_one_in` times.
+    /// Returns a random object of a kind. If there is none, and once in `mutate_one_in` times,
+    /// returns an object with a random handle.
     pub fn any(&mut self, kind: Kind) -> Object {
         let context = self.context();
         if self.rng.one_in(self.mutate_one_in) {
@@ -149,8 +149,8 @@ impl<'a> Thread<'a> {
         self.world.any(kind, &mut self.rng).unwrap_or(none)
     }
 
-    /// Returns a random object of a kind that belongs to a context. Once in `mutate_one_in` times
-    /// returns an object of any context.
+    /// Returns a random object of a kind that belongs to a context. If there is none, returns one
+    /// with a random handle. Once in `mutate_one_in` times returns an object of any context.
     pub fn any_of(&mut self, kind: Kind, context: usize) -> Object {
         if self.rng.one_in(self.mutate_one_in) {
             return self.any(kind);

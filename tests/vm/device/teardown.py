@@ -17,8 +17,8 @@ standard input, or for "advice" when the advice has returned. HOW:
            prints the median, the maximum and the number of the times of deregistration, in
            microseconds
   advice   gives advice to make two pieces (1 MiB each) of memory resident before the call returns,
-           and doesn't serve the page faults of the first piece. Once it has read a line it serves
-           all faults. It prints the errno of the advice and the number of pieces with faults
+           and serves no page fault of this memory until it has read a line. It prints the errno of
+           the advice and the number of pieces with faults
   bound    prints the shortest of ten times to destroy a QP that has bound a window, in microseconds
 """
 

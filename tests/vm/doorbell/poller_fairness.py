@@ -9,9 +9,9 @@ A poller is the work item of the driver that polls the doorbell page of one busy
 is loaded with `pollers=1`: the pollers of all contexts run one at a time. A program sends 8 byte
 WRITEs, one after another, through librrxe, while other contexts of the same device compete with it
 for the pollers' time. All its round trips must end within a limit that only starvation exceeds: the
-limit is at least a hundred times the usual duration. The test prints the round-trip times of the
-program alone and beside the others. Further cases check, by the kernel's trace events, that no
-softirq does work that a process caused. shares.py checks the shares of the pollers' time.
+limit is many times the usual duration. The test prints the round-trip times of the program alone
+and beside the others. Further cases check, by the kernel's trace events, that no softirq does work
+that a process caused. shares.py checks the shares of the pollers' time.
 """
 
 import functools

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Sends invalid UDP datagrams to the RoCEv2 port of a host, by a raw socket.
+"""Sends invalid and random UDP datagrams to the RoCEv2 port of a host, by a raw socket.
 
   junk.py foreign SOURCE TARGET QPN   packets that the target must neither answer nor give to the QP
   junk.py sweep SOURCE TARGET QPN     each opcode and pad with many lengths, with the right ICRC

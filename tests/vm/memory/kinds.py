@@ -83,7 +83,7 @@ class Use:
 
     def __init__(self, memory, access=ALL | ON_DEMAND):
         self.pair, self.memory = Pair(), memory
-        # The library's ibv_reg_mr() may first exclude the memory from fork()
+        # Not by the library's ibv_reg_mr(), which may first exclude the memory from fork()
         # (ibv_dontfork_range()).
         self.region = reg_mr(self.pair.pd, self.pair.context, memory.address, memory.length,
                              memory.address, access)

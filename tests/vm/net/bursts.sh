@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=900
-# Tests that large messages pass through the network stack in bursts (bursts.py), and arrive with the
-# right data whatever the network stack does with the bursts.
+# Tests that large messages pass through the network stack in bursts (bursts.py), and that no
+# message arrives with wrong data, whatever the network stack does with the bursts.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=120
 readonly NOWHERE=fd88::9
@@ -35,7 +35,7 @@ transfers "over IPv4" bursts
 transfers "over IPv6" bursts $HOST1_V6 $HOST2_V6
 
 check "tcpdump runs on host 2" sniff 2 /tmp/bursts.pcap
-# READ requests of host 2 admit no bursts of responses.
+# READ requests of host 2 do not permit responses in bursts while tcpdump runs there.
 transfers "while the receiver of half of them runs tcpdump" some $HOST1_V6 $HOST2_V6
 unsniff
 check "the ICRC of a burst covers the headers" icrcs_cover headers
@@ -46,7 +46,7 @@ transfers "while both hosts run tcpdump" singles
 unsniff
 kill "$SNIFFER1"
 
-# A queueing discipline may drop a part of a burst.
+# No burst is sent through a queueing discipline, because some disciplines drop bursts.
 netem "corrupt 1%"
 transfers "over a queueing discipline" singles
 netem_off
@@ -100,7 +100,8 @@ in1 tc qdisc del dev eth0 clsact
 
 # Host 2 forwards the packets through IPsec in BEET mode (between IPv6 hosts, over IPv4). tc declares
 # the packets TCP segments, so xfrm4_beet_gso_segment() (net/ipv4/esp4_offload.c) has them segmented as
-# such. The device m1 inserts a VLAN tag itself, and so has the packets segmented that leave it.
+# such. tc also pushes a VLAN tag on m1. The VLAN offload of m1 is off, so the network stack inserts
+# the tag, and segments the packets before m1 sends them.
 forward_as_tcp() {
 	local tcp=(action pedit munge offset 6 u8 set 6 munge offset 52 u8 set 0x20)
 	local cipher=(aead "rfc4106(gcm(aes))" 0x0102030405060708090a0b0c0d0e0f1011121314 128)

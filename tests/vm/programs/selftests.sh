@@ -21,7 +21,7 @@ scripts=(/tmp/selftests/rdma/rxe_*.sh)
 [[ ${#scripts[@]} -ge 5 ]] || fail "the kernel's source has its selftests" "${scripts[*]}"
 for script in "${scripts[@]}"; do
 	name=$(basename "$script")
-	# Two scripts unload the module tun. Others load it by opening its device node. udev would keep
+	# Two scripts unload the module tun. Another loads it by opening its device node. udev would keep
 	# that node when the module is unloaded, but the guest has no udev.
 	modprobe tun
 	check "selftest $name" bash "$script" && sed -n '/^# Totals/p' <<<"$OUTPUT"

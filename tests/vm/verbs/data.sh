@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=400
-# Tests transfers, completion statuses and errnos of all verbs by rrxe-check, which compares each
-# byte: between rrxe devices of two hosts, which a veth pair connects, and between QPs of one
-# device.
+# Tests transfers, completion statuses and errnos of verbs by rrxe-check, which compares the data:
+# between rrxe devices of two hosts, which a veth pair connects, and between QPs of one device.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=180
 

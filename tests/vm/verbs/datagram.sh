@@ -6,8 +6,8 @@
 # netem loses, duplicates and reorders packets, and to and from the C driver (rdma_rxe).
 source "$(dirname "$0")/../lib/guest.sh"
 
-# programs NAME: runs pingpongs, which compare their data, and perftest between the two devices.
-# NAME begins the name of each result.
+# programs NAME: runs pingpongs, which compare some of their bytes, and perftest between the two
+# devices. NAME begins the name of each result.
 programs() {
 	for family in "" 6; do
 		check "$1: UC pingpong IPv${family:-4}" "pingpong$family" -T uc -n "$(scaled_count 100)"

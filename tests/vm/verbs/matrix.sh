@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=300
-# Tests all operations that rrxe and the C driver (rdma_rxe) have in common, over IPv4 and IPv6,
+# Tests all operations that work between rrxe and the C driver (rdma_rxe), over IPv4 and IPv6,
 # between two hosts, which a veth pair connects: rrxe to rrxe, and each driver as the requester of
 # the other. rrxe-check compares the data.
 source "$(dirname "$0")/../lib/guest.sh"

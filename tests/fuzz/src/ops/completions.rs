@@ -129,11 +129,11 @@ fn resize(thread: &mut Thread<'_>, mut cq: Object, count: u32) -> Done {
     Ok(())
 }
 
-/// Entries of long CQs, and of the receive queues whose flushed requests fill them.
+/// Number of entries of long CQs, and of the receive queues whose flushed receives fill them.
 const LONG: u32 = (1 << 14) - 2;
 
-/// Creates a long CQ and fills it with flushed receives, or fills one again, or resizes one while
-/// it is full.
+/// Resizes a long CQ, which may be full. At times flushes the receives of a random QP instead. If
+/// no long CQ is found, creates one and fills it with flushed receives.
 pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     let context = thread.context();
     let mut any = || thread.world.any_of(Kind::Cq, context, &mut thread.rng);
@@ -151,8 +151,8 @@ pub fn resize_long_cq(thread: &mut Thread<'_>) -> Done {
     resize(thread, cq, LONG)
 }
 
-/// Fills a CQ: fills the receive queue of a QP and takes the QP to ERR, which completes each
-/// receive. Waits for most of the completions.
+/// Fills the receive queue of a QP and takes the QP to ERR, which flushes each receive. Waits until
+/// most are flushed.
 fn fill(thread: &mut Thread<'_>, qp: Object, cq: Object) -> Done {
     if qp.ring == 0 || cq.ring == 0 {
         return Ok(());

@@ -17,9 +17,8 @@
 //! at most DEPTH messages are in flight, and one in EVERY is signaled. COUNT messages are measured,
 //! after at least a quarter as many that are not (warm-up).
 //!
-//! The memory of a region may lie together or not, depending on which memory is free. With
-//! `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the QPs. With
-//! `RRXE_BENCH_SCATTER` in the environment, the pages of a region never all lie together.
+//! The pages of a region may be contiguous in physical memory or not, depending on which memory is
+//! free. With `RRXE_BENCH_SCATTER` in the environment they are never all contiguous.
 //! `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the QPs (an exponent).
 //!
 //! `calls` measures the duration of each verbs call of the data path: the median of the means of 64

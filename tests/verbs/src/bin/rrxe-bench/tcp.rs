@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The mode `tcp`: messages over TCP between the same network devices, for comparison.
+//! The mode `tcp`: messages over TCP, for comparison with RDMA over the same network devices.
 
 use std::{
     io::{self, Read, Write},

@@ -453,8 +453,7 @@ fn many_qps(ends: &Ends) -> Outcome {
     expect_no_completion(&group[0].cq)
 }
 
-/// Ten destinations, more than any provider's cache has room for, each with an address handle of
-/// its own.
+/// Sends to ten destinations in turn, each with an address handle of its own.
 fn many_destinations(ends: &Ends) -> Outcome {
     let a = Node::new(ends.a, ends.v6)?;
     let group: Result<Vec<Node>, _> = (0..10).map(|_| Node::new(ends.b, ends.v6)).collect();

@@ -187,8 +187,8 @@ fn expect_dropped(
 }
 
 fn detached(ends: &Ends) -> Outcome {
-    let detach_again = |b: &Node, address| expect_errno(detach(&b.qp, address), 0);
-    expect_dropped(ends, detach_again, |_| ())
+    let detach_b = |b: &Node, address| expect_errno(detach(&b.qp, address), 0);
+    expect_dropped(ends, detach_b, |_| ())
 }
 
 fn wrong_qkey(ends: &Ends) -> Outcome {
