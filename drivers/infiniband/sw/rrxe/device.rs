@@ -155,7 +155,8 @@ impl Device {
         )
     }
 
-    /// Returns the largest path MTU that the network device has room for at present. Any context.
+    /// Returns the largest path MTU that the network device has room for at present. Any context
+    /// but hard interrupts.
     pub(crate) fn active_mtu(&self) -> Mtu {
         self.link.mtu()
     }

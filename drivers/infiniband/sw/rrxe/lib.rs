@@ -52,7 +52,7 @@ module! {
         },
         shared_xrcd: u32 {
             default: 0,
-            description: "1: processes may share XRC domains by a file, and open QPs of other processes; the number of either has no limit",
+            description: "1: processes may share XRC domains by a file, and open QPs of other processes; ib_core does not limit how often",
         },
         burst_icrc: u32 {
             default: 0,

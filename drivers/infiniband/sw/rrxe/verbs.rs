@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The verbs objects other than memory regions, memory windows and queue pairs, one module for each
-//! kind.
+//! kind. [`members`] and [`restrack`] are for several kinds.
 
 pub(crate) mod ah;
 pub(crate) mod context;

@@ -100,7 +100,7 @@ impl Link {
         &self.context
     }
 
-    /// Returns the network device, or `None` after it has gone away. Any context.
+    /// Returns the network device, `None` after it has gone away. Any context but hard interrupts.
     pub(crate) fn netdev(&self) -> Option<Netdev> {
         self.netdev.get()
     }

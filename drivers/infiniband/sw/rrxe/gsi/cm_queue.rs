@@ -5,8 +5,8 @@
 //!
 //! That queue has no limit (`cm_recv_handler()`, cm.c), and the CM messages in it are charged to no
 //! user. A user can stop the queue, by stopping one of its own threads within a call that holds a
-//! lock of the queue's work items (`ucma_get_event()`, ucma.c). So when [`BATCH`] CM messages have
-//! come since the last probe, the next one is followed by a probe: a request of rrxe's own, to
+//! lock for which a work item waits (`ucma_get_event()`, ucma.c). So when [`BATCH`] CM messages
+//! have come since the last probe, the next one is followed by a probe: a request of rrxe's own, to
 //! which ib_cm responds once it has handled the message (`probe.rs`). At most [`PLACES`] probes may
 //! be without responses. While a probe is due and has no free place, no CM message is taken.
 //!
@@ -248,8 +248,8 @@ impl CmQueue {
         *self.state.lock() = State::new();
     }
 
-    /// Frees the places of an address that the device no longer has, so that ib_core responds to no
-    /// probe for it. Any context.
+    /// Frees the places of an address that the device no longer has, or marks them to be freed
+    /// later: ib_core responds to no probe with this address any more. Any context.
     pub(crate) fn forget_address(&self, address: Gid) {
         let now = self.epoch.elapsed().as_nanos();
         self.state.lock().forget_address(address, now);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_taken_than_two_probes_follow() -> Result {
+    fn no_message_is_taken_while_a_third_probe_is_due() -> Result {
         let mut state = State::new();
         let (taken, probes) = take(&mut state, ONE, MANY, 0)?;
         assert_eq!((taken, &probes[..]), (3 * BATCH + 2, &[0, 1][..]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rates at which a GSI QP takes MADs: of all senders together, and of each sender.
+//! The rates at which GSI QPs take MADs: of all senders together, and of each sender.
 //!
 //! Any user can send a MAD by connection management, from an address of this host or of another
 //! host. So the senders' addresses are hashed to buckets. Each bucket has a small guaranteed rate.

@@ -111,7 +111,8 @@ pub(crate) struct ThreadPermit {
 }
 
 struct State {
-    /// Memory for a list entry; `None` while the object is in a list.
+    /// Memory for a list entry; `None` while the object is in a list, and for an object of the
+    /// kernel.
     entry: Option<WaiterEntry<Waiter>>,
     /// Whether the object has a thread.
     phase: Phase,

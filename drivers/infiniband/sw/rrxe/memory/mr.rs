@@ -66,8 +66,8 @@ fn is_all_memory(pd: PdId, lkey: Lkey) -> bool {
     lkey == LOCAL_DMA_LKEY && pd.is_kernels()
 }
 
-/// Range of table indices of regions: the lower half of 24 bits. The upper half belongs to windows.
-/// Zero is left out, so that no key is zero.
+/// Range of table indices of regions: the lower half of the 24-bit numbers. The upper half belongs
+/// to windows. Zero is left out, so that no key is zero.
 const INDICES: RangeInclusive<u32> = 1..=0x7f_ffff;
 
 /// Value of a region's window count that forbids further bindings: the region is being deregistered
@@ -547,8 +547,8 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `Denied` for another protection domain, a region that is registered already, or rights that
-    /// contradict one another.
+    /// `Denied` for an unknown key, another protection domain, a region that is registered already
+    /// or is not for fast registration, or rights that contradict one another.
     pub(crate) fn register_fast(
         &self,
         pd: PdId,

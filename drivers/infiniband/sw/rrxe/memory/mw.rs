@@ -40,7 +40,8 @@ use crate::{
     },
 };
 
-/// Range of table indices of windows: the upper half of 24 bits. The lower half belongs to regions.
+/// Range of table indices of windows: the upper half of the 24-bit numbers. The lower half belongs
+/// to regions.
 const INDICES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
 
 /// Key of a deallocated window. No work request can name it, because no window has index zero.
@@ -147,7 +148,7 @@ pub(crate) struct Mw {
 }
 
 impl Mw {
-    /// Returns the present key. Any context.
+    /// Returns the present key. Any context up to softirq.
     pub(crate) fn rkey(&self) -> Rkey {
         Rkey(self.state.lock().key)
     }

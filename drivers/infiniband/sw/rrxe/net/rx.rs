@@ -94,7 +94,8 @@ impl RxPacket {
     }
 
     /// Turns the packet into the train that its buffer holds, without the packets that were
-    /// received before. Frees the buffer if none is left.
+    /// received before. If the buffer holds no valid train or no packet is left, frees the buffer
+    /// and counts it in `drops`.
     fn into_train(mut self, drops: &Drops) -> Option<Self> {
         let train = self.described_train();
         let Some((rest, skipped)) = train.and_then(|train| train.skip(self.skb.received())) else {
@@ -336,8 +337,8 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     if skb.is_from_this_host() {
         return context.drops.discard(skb, Discard::Looped);
     }
-    // The packet is moved as little as possible: the stack frames of the functions that are called
-    // take room from the network stack, which sends the QP's packets.
+    // The packet is moved as little as possible: each move needs room in a stack frame. The QP's
+    // packets are sent within this call, so the network stack needs the rest of the kernel stack.
     let mut packet = RxPacket::decode(skb, &context.drops);
     if let Some(qp) = accept(context, &mut packet) {
         Qp::receive(qp.as_arc_borrow(), &mut packet);
@@ -447,7 +448,7 @@ pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>
             }
         };
         // The time for copies is limited, since any host can send datagrams to a group. When a CPU
-        // has used up its softirq time, each copy counts for the user of its member.
+        // has used up its softirq time, it makes a limited number of copies for each user.
         if !qp
             .device
             .workqueues
@@ -459,7 +460,7 @@ pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>
     }
 }
 
-/// Returns the bucket of the QP's user: the part of the copies that a CPU grants although its
+/// Returns the token bucket of the QP's user, which limits the copies that a CPU makes while its
 /// softirq time is used up. All QPs of in-kernel consumers have the same bucket.
 fn copy_bucket(qp: &Qp) -> CopyBucket {
     CopyBucket::of(qp.payer().map_or(0, Payer::user_number))

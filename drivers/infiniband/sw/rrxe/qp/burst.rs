@@ -121,8 +121,8 @@ impl Core {
         }
     }
 
-    /// Has the packets of `transmit` sent one by one, which was polled last and can't be sent as a
-    /// train.
+    /// Has the packets of `transmit`, which was polled last, sent one by one, because they can't be
+    /// sent as a train.
     pub(super) fn send_singly(&mut self, transmit: &Transmit) {
         self.engine.withdraw(transmit);
         match self.trains.is_local {
@@ -131,8 +131,8 @@ impl Core {
         }
     }
 
-    /// Builds a burst. Returns `None` if the packets must be sent one by one: the route takes no
-    /// bursts, or memory of the payload can't be read now.
+    /// Builds a burst. Returns `None` if it can't be built: the peer is a QP of this host, the
+    /// route takes no bursts, or memory of the payload can't be read now.
     #[inline(never)]
     fn build_burst(&mut self, qp: &Qp, transmit: &Transmit) -> Option<Built> {
         let (address, route) = self.peer.connected()?;

@@ -33,8 +33,8 @@ enum Knowledge {
     /// A probe was sent. It ends before this PSN, if it consists of requests, and has arrived when
     /// the peer acknowledges them.
     ProbedBefore(Psn),
-    /// A probe of READ responses was sent. It has arrived when this many packets were sent after
-    /// it, and the peer has repeated no request meanwhile.
+    /// A probe of READ responses was sent. It has arrived when more than this many packets were
+    /// sent after it, and the peer has repeated no request meanwhile.
     ProbedByResponses(u32),
     /// A probe has arrived, and no packet was lost since. This many packets must be sent in bursts
     /// before the pause is halved.
@@ -74,9 +74,9 @@ impl BurstPath {
         self.knowledge = Knowledge::BurstsArrive(self.pause.saturating_mul(PROVING_PAUSES));
     }
 
-    /// Returns whether the next burst may contain the end of a message. No packet may follow the
-    /// end that reveals a loss. So neither a probe may, nor a burst after a loss that was not long
-    /// ago.
+    /// Returns whether the next burst may contain the end of a message. If no packet follows the
+    /// end, nothing reveals a loss of the burst before a timeout. So neither a probe contains the
+    /// end, nor a burst soon after a loss.
     #[inline]
     pub(super) fn admits_end(&self) -> bool {
         self.pause == 0 && self.knowledge != Knowledge::None

@@ -60,9 +60,8 @@ impl Qp {
 
     /// Receives a packet whose ICRC is right, or which never left this host. A later run takes it
     /// in: a deferred run, or one in softirq for a QP of a kernel consumer. Used for packets that
-    /// several QPs receive, and when softirqs have used up their time: runs in the caller's context
-    /// would take too long. If the inbox is full, the packet is dropped and counted. Any context up
-    /// to softirq.
+    /// several QPs receive: runs in the caller's context would take too long. If the inbox is full,
+    /// the packet is dropped and counted. Any context up to softirq.
     pub(crate) fn receive_later(this: ArcBorrow<'_, Self>, skb: RxSkb) {
         match this.inbox.push(skb) {
             Ok(()) => Self::defer(this),

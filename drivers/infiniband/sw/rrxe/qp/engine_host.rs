@@ -165,7 +165,7 @@ impl Memory for EngineHost<'_> {
         let copy = |span: Span<'_>| packet.copy_payload(0, &span, mrs);
         let copied = match packet.count {
             1 => self.with_remote(&range, copy)?,
-            // Other memory is written packet by packet.
+            // A train is written as one to memory that is always resident, else packet by packet.
             _ => mrs.with_resident_range(&range, copy)?,
         };
         copied.map_err(|fault| match fault {
@@ -355,7 +355,8 @@ impl Completions for EngineHost<'_> {
     fn raise(&mut self, event: Event) {
         match event {
             Event::CommEst | Event::SqDrained => {}
-            // The owner learns of the error state, in which no peer has access.
+            // By the event the owner learns of the error state. It may then use the memory for
+            // something else, so receivers must not read trains there any more.
             Event::QpFatal | Event::QpReqErr | Event::QpAccessErr | Event::LastWqeReached => {
                 self.qp.train_source.end_session();
             }

@@ -71,7 +71,7 @@ enum Accepts {
     AnySender,
 }
 
-/// The packet filter. Any context.
+/// The packet filter. Any context up to softirq.
 ///
 /// The holder of the turn lock writes it. `version` is odd during a write, as in a seqlock. Readers
 /// do not wait for a writer: they admit the packet, and the holder of the turn lock decides.

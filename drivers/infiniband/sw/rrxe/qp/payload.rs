@@ -44,7 +44,7 @@ impl PayloadReader<'_> {
         &mut self,
         source: Source,
         length: u32,
-        frame: &mut PacketBuilder<'_>,
+        packet: &mut PacketBuilder<'_>,
     ) -> Result<(), TransmitFault> {
         let mrs = &self.qp.device.mrs;
         match source {
@@ -57,7 +57,7 @@ impl PayloadReader<'_> {
                     parked: self.parked,
                 };
                 self.sq
-                    .gather(slot, offset, length, frame, own)
+                    .gather(slot, offset, length, packet, own)
                     .map_err(gather_error)
             }
             Source::Remote { rkey, va, srqn } => {
@@ -71,7 +71,7 @@ impl PayloadReader<'_> {
                     length,
                     access: RemoteAccess::Read,
                 };
-                let read = mrs.with_remote(self.peer_region, &range, |span| frame.append(&span));
+                let read = mrs.with_remote(self.peer_region, &range, |span| packet.append(&span));
                 self.parked
                     .remote(read, &range)
                     .map_err(TransmitFault::Remote)

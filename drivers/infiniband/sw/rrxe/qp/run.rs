@@ -92,10 +92,11 @@ impl Qp {
         }
     }
 
-    /// Runs the engine until it has no work left, or another CPU holds the turn lock. Defers the QP
-    /// after a run that ended before its work was done, or schedules it on the CPU that must send.
-    /// Also defers it if the run budget (`budget`) is used up while run requests are left. Returns
-    /// a local peer that got packets and has not run. Bottom halves are disabled.
+    /// Runs the engine until no run request is left, or leaves a run request if another CPU holds
+    /// the turn lock. Defers the QP after a run that ended before its work was done, or schedules
+    /// it on the CPU that must send. Also defers it if the run budget (`budget`) is used up while
+    /// run requests are left. Returns a local peer that got packets and has not run. Bottom halves
+    /// are disabled.
     ///
     /// `held` is the guard of the turn lock, if the caller has it. `request` is the purpose of the
     /// runs. `arrivals` may have a packet at hand: it is taken in, or goes to the inbox.

@@ -75,7 +75,8 @@ impl Core {
     }
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
-    /// train: the peer is no QP of this device, or their payload isn't always resident.
+    /// train: the peer is no QP of this device, a train can't describe the memory of their payload,
+    /// or that memory isn't always resident.
     #[inline(never)]
     pub(super) fn send_train(
         &mut self,
@@ -143,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Has the engine take in a train or a burst whose sender the peer check has admitted: as one,
+    /// Has the engine take in a train or a burst whose sender `Peer::check` has admitted: as one,
     /// or else packet by packet. The run's `budget` has paid for the first packet. Returns `false`
     /// if the budget ends, or if memory that a packet needs is absent. Then that packet and those
     /// after it must be taken in again, and the buffer is marked so.

@@ -6,7 +6,7 @@
 //! ring without a system call. The push decides whether a notification is due. [`Cq::notify`]
 //! delivers the notification later, outside all locks.
 //!
-//! A completion that finds the ring full is lost. Then, unless its creator asked to ignore
+//! A completion that finds the ring full is lost. Then, unless the CQ was created to ignore
 //! overruns, the CQ enters an error state for good: it raises `IB_EVENT_CQ_ERR` once, refuses
 //! further completions, and sets all QPs that complete to it to the error state, including idle QPs
 //! (IBTA 1.x §11.6.3.2).
@@ -61,8 +61,8 @@ pub(crate) enum Pushed {
     Quiet,
     /// The completion is in the queue, and the caller must call [`Cq::notify`].
     Notify,
-    /// There was no room for the completion. The caller must set the QP to the error state and call
-    /// [`Cq::notify`].
+    /// The completion is lost: there was no room for it, or the CQ is in the error state or
+    /// destroyed. The caller must set the QP to the error state and call [`Cq::notify`].
     Overflow,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Cq {
     /// Permit for a thread of `rrxe_deferred`, which runs `end`.
     #[pin]
     end_permit: ThreadPermit,
-    /// Whether a GSI QP completes to this CQ.
+    /// Whether this is the receive CQ of a GSI QP.
     gsi: Atomic<bool>,
     /// Position where `end` continues: an index of the tables of QPs in the upper 32 bits, and an
     /// index in that table in the lower 32 bits.
@@ -383,13 +383,13 @@ impl Cq {
         Some(if is_late { cqe.flushed_recv() } else { cqe })
     }
 
-    /// Records that a GSI QP completes to this CQ. Must be called before the QP does so. Process
-    /// context.
+    /// Records that this is the receive CQ of a GSI QP. Must be called before the QP receives.
+    /// Process context.
     pub(crate) fn serve_gsi(&self) {
         self.gsi.store(true, Relaxed);
     }
 
-    /// Returns whether a GSI QP completes to this CQ. Any context.
+    /// Returns whether this is the receive CQ of a GSI QP. Any context.
     pub(crate) fn is_gsis(&self) -> bool {
         self.gsi.load(Relaxed)
     }

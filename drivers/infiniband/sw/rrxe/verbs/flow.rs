@@ -44,8 +44,8 @@ use crate::{
 };
 
 /// Number of QPs that get copies of a frame regardless of the time that this takes. The time for
-/// copies to further QPs is charged to the CPU's account of softirq time. While the CPU is in debt,
-/// further QPs lose the frame.
+/// copies to further QPs counts as softirq time of the CPU. While the CPU is in debt, further QPs
+/// lose the frame.
 const ALWAYS: u32 = 8;
 
 /// A flow steering rule and its QP.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Protection domains. A QP may access only memory regions and address handles of its own
-//! protection domain.
+//! protection domain. A WQE of a shared receive queue names regions of that queue's domain.
 
 use kernel::{
     alloc::Flags,

@@ -5,7 +5,7 @@
 //! Several QPs take WQEs from an SRQ at the same time, each with its own turn lock (`qp/turn.rs`)
 //! held. So an SRQ has a lock of its own. Under this lock, only the lock of kernel consumers that
 //! post is taken. A QP copies the WQE that it takes to memory of its own ([`HeldSges`]).
-//! [`Srq::notify`] raises the events that taking triggers later, outside all locks.
+//! Taking a WQE may trigger an event. [`Srq::notify`] raises the event later, outside all locks.
 
 use core::mem::take;
 
@@ -41,8 +41,8 @@ use crate::{
     },
 };
 
-/// Maximum number of WQEs that are posted during a resize and still move to the new ring. A library
-/// excludes its posting threads during a resize.
+/// Maximum number of WQEs that are posted during a resize and still move to the new ring. The
+/// provider library lets no thread of the process post during a resize.
 const LATE_POSTS: u32 = 256;
 
 /// A shared receive queue.
@@ -220,12 +220,12 @@ impl Srq {
         self.pd.id()
     }
 
-    /// Returns whether the queue was not destroyed yet. Any context.
+    /// Returns whether the queue was not destroyed yet. Any context up to softirq.
     pub(crate) fn is_in_service(&self) -> bool {
         self.state.lock().ring.is_some()
     }
 
-    /// Takes the next posted WQE. Its SGEs are copied to `held`. Any context.
+    /// Takes the next posted WQE. Its SGEs are copied to `held`. Any context up to softirq.
     pub(crate) fn take(&self, held: &mut HeldSges) -> Taken {
         let nothing = |notify, broken| Taken {
             wr: Fetch::Empty,
@@ -256,7 +256,7 @@ impl Srq {
         }
     }
 
-    /// Raises the due events. Any context, outside all locks.
+    /// Raises the due events. Any context up to softirq, outside all locks.
     pub(crate) fn notify(&self) {
         let (limit, error) = {
             let mut state = self.state.lock();
@@ -287,8 +287,8 @@ impl Srq {
     ///
     /// `EINVAL` if the capacity is zero, more than [`limits::MAX_SRQ_WR`], less than the number of
     /// posted WQEs or less than the limit; if the limit is more than the capacity; if the queue is
-    /// in error. `ENOMEM`, `EFAULT`. `EBUSY` if the owner posts more than
-    /// [`LATE_POSTS`] WQEs meanwhile, or withdraws WQEs that were taken.
+    /// in error. `EBUSY` if the owner posts more than [`LATE_POSTS`] WQEs meanwhile, or withdraws
+    /// WQEs that were taken. `EOPNOTSUPP`, `ENOMEM`, `EFAULT` as for [`Self::new_ring`].
     pub(crate) fn modify(&self, modify: &SrqModify, call: Option<&RingChange<'_, Rrxe>>) -> Result {
         // Before the lock, because this writes the location of the ring to the process's memory.
         // The process can delay the page fault of that memory for any time.

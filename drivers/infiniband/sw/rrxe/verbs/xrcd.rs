@@ -51,7 +51,8 @@ impl Xrcd {
         self.id() == other.id()
     }
 
-    /// Returns the shared receive queue of this number, if it belongs to the domain. Any context.
+    /// Returns the shared receive queue of this number, if it belongs to the domain. Any context
+    /// but hard interrupts.
     pub(crate) fn queue(&self, number: Srqn) -> Option<Arc<Srq>> {
         let srq = self.pd.device().srqs.get(number.get())?;
         let own = srq.xrcd().is_some_and(|xrcd| xrcd.is(self));

@@ -236,7 +236,7 @@ impl State {
 
 impl Cq {
     /// Delivers the due notifications, or starts the timer if the consumer wants them moderated.
-    /// Any context, outside all locks.
+    /// Any context up to softirq, outside all locks.
     pub(crate) fn notify(this: &Arc<Self>) {
         Self::notify_in_time(this, false);
     }
@@ -282,7 +282,7 @@ impl Cq {
     }
 
     /// Starts the timer to expire in `wait` nanoseconds. `before` is the handle of the timer's
-    /// previous start. Any context, outside all locks.
+    /// previous start. Any context up to softirq, outside all locks.
     fn start_timer(this: &Arc<Self>, wait: i64, before: Option<ArcHrTimerHandle<Cq>>) {
         // Before the timer is started again, because this cancels it.
         drop(before);
@@ -301,7 +301,7 @@ impl Cq {
     }
 
     /// Delivers the due notifications, including the one for which [`State::owes_notification`]
-    /// returns true. Any context, outside all locks.
+    /// returns true. Any context up to softirq, outside all locks.
     fn look(this: ArcBorrow<'_, Self>) {
         let due = {
             let mut state = this.state.lock();

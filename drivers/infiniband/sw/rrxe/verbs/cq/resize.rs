@@ -96,9 +96,8 @@ impl State {
         Ok((ring.share(), first..self.pushed))
     }
 
-    /// Copies the unread completions from number `copied` on to `ring`, makes `ring` the CQ's ring,
-    /// and returns the old ring in its place. Does nothing if more than [`AT_ONCE`] completions are
-    /// missing.
+    /// Copies the unread completions to `ring`, beginning with number `copied`, and exchanges
+    /// `ring` and the CQ's ring. Does nothing if more than [`AT_ONCE`] completions are missing.
     ///
     /// # Errors
     ///
@@ -143,7 +142,8 @@ mod tests {
     const SLOTS: u32 = 8192;
 
     /// The process's index claims at first that all completions are read, and later that none are.
-    /// Completions that become unread in this way are not copied under the lock.
+    /// At most [`AT_ONCE`] of the completions that become unread in this way are copied under the
+    /// lock.
     #[test]
     fn limits_the_copy_under_the_lock() -> Result {
         let ring = Ring::unmapped(64, SLOTS - 1)?;

@@ -3,9 +3,10 @@
 //! The QPs that complete to a CQ. They are set to the error state when the CQ overflows.
 //!
 //! A process may have as many QPs as the limits allow, and the context that delivers the overflow
-//! event may be softirq. So a work item visits the QPs in a thread of `rrxe_deferred`. All users
-//! share these threads. Therefore the item visits a few QPs at a time, and occupies one of the
-//! threads that the accounts of the CQ's process have left ([`crate::limits::thread_permit`]).
+//! event may be softirq. So a work item visits the QPs in a thread of `rrxe_deferred`. The
+//! processes of all users share these threads. Therefore the item visits a few QPs at a time, and
+//! occupies one of the threads that the accounts of the CQ's process have left
+//! ([`crate::limits::thread_permit`]).
 
 use kernel::{
     impl_has_work,
