@@ -5,9 +5,9 @@
 #
 # Environment: DRIVERS is a list of rxe (the C driver), rrxe (with stock librxe) and librrxe (rrxe
 # with its own library). OPERATIONS is a list of send, write and read. PART is "instructions" (all
-# drivers, then TCP), "gate" (fewer cases, of rrxe only), "loss" (all drivers, then TCP, over a
-# network that loses packets) or "latency". SCALE multiplies the numbers
-# of RDMA messages. GUARD loads tools/rrxe-guard.nft on both hosts.
+# drivers, then TCP), "gate" (fewer cases, of rrxe only), "loss" (rxe and rrxe unless DRIVERS is
+# set, then TCP, over a network that loses packets) or "latency". SCALE multiplies the numbers of
+# RDMA messages. GUARD loads tools/rrxe-guard.nft on both hosts.
 source /payload/tests/vm/lib/guest.sh
 : "${SCALE:=1}" "${PART:=instructions}" "${OPERATIONS:=send write read}"
 

@@ -81,7 +81,7 @@ def rows_of(part, machine, environment):
     Returns the rows that it prints, its kernel's release and its exit status. Adds to the rows the
     symbols of the kernel that it prints after them.
     """
-    # Known figures are of the same cases each time.
+    # The gate compares with stored figures (gate.json), so it always runs the same cases.
     names = () if part == "gate" else SETTINGS
     settings = " ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
     environment = os.environ | machine | environment

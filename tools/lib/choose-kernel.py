@@ -6,7 +6,7 @@ usage: choose-kernel.py [RELEASE]
 
 A kernel is complete if there are packages of the same version for its signed image, modules,
 headers and source. Prints the kernel release, the package version and the packages to download.
-RELEASE (7.2.12+deb13-amd64, or just 7.2.12) chooses that kernel instead of the newest.
+RELEASE (7.3.4+deb13-amd64, or just 7.3.4) chooses that kernel instead of the newest.
 """
 
 import re

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Prepares the kernel that the module is built for and that guests boot. It is the newest complete
-# Debian kernel, or the release RRXE_KERNEL. With RRXE_KERNEL_KIND=debug it is a kernel that is
-# built from the source of that one, with KASAN, lockdep and other checks (tools/vm/debug.config).
+# Prepares the kernel that the module is built for and that guests boot. It is the newest Debian
+# kernel whose packages are all available, or the release RRXE_KERNEL. With RRXE_KERNEL_KIND=debug
+# it is a kernel that is built from the source of that one, with KASAN, lockdep and other checks
+# (tools/vm/debug.config).
 
 # Hours after which Debian's package lists are read again.
 readonly CHOICE_HOURS=24
