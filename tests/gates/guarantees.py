@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Compares the table "Guarantees of others" of Documentation/safety.rst with the source comments.
 
-Comments of the kernel crates and Documentation/locking.rst rely on guarantees of ib_core and of
-other kernel code. The table says which kernel code upholds each guarantee. The first cell of a row
-has claims in double quotes, in the words of the comments; `*` stands for any words. Each sentence
-that relies on other code must contain a claim of the table, and each claim must occur in a
-sentence.
+Comments of rust/rdma and of the driver, and Documentation/locking.rst, rely on guarantees of
+ib_core and of other kernel code. The table says which kernel code upholds each guarantee. The first
+cell of a row has claims in double quotes, in the words of the comments; `*` stands for any words.
+Each sentence that relies on other code must contain a claim of the table, and each claim must occur
+in a sentence.
 """
 import re
 from pathlib import Path

@@ -4,9 +4,10 @@
 
 Prints each reference to a panicking function of Rust's `core`, with the functions whose code it is
 in. Only panics of this project's crates count. Code of the `kernel` crate that was inlined into
-them (such as the growth of a vector) does not count. An arithmetic overflow belongs to the crate of
-the innermost inlined function. Any other panic belongs to the crate of the innermost function
-outside `core`, because that function called `core` with arguments that `core` refuses.
+them (such as the growth of a vector) does not count. A panic of arithmetic (an overflow, a division
+by zero) belongs to the crate of the innermost inlined function. Any other panic belongs to the
+crate of the innermost function outside `core`, because that function called `core` with arguments
+that `core` refuses.
 
 usage: panics.py OBJECT...              exit status 1 if it finds a panic
 """

@@ -122,7 +122,7 @@ void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device)
 	rtnl_lock();
 	netdev = __dev_get_by_name(&init_net, NETDEV);
 	KUNIT_EXPECT_NOT_NULL(test, netdev);
-	/* The calls of __dev_change_net_namespace(). */
+	/* __dev_change_net_namespace() makes these calls, too. */
 	netdev_lock(netdev);
 	netif_close(netdev);
 	netdev_unlock(netdev);

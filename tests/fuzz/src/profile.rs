@@ -34,7 +34,7 @@ pub struct Profile {
     pub slow: u64,
     /// Maximum duration of an operation or of the end of a process, in milliseconds.
     pub timeout: u64,
-    /// Maximum time for which a CPU may not run a runnable real-time thread, in milliseconds.
+    /// Maximum time for which a CPU may leave a runnable real-time thread waiting, in milliseconds.
     pub stall: u64,
     /// The focus of all attackers. If it is `None`, [`Self::focus_of`] gives every other attacker
     /// one of [`FOCI`], in turn.

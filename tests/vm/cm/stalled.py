@@ -7,8 +7,8 @@ Usage: stalled.py DEVICE GID-INDEX ADDRESS PEER. ADDRESS and PEER are the IPv4 a
 and host 2.
 
 A thread of the user takes an event of rdma_ucm to memory whose page fault is never served, and
-holds a lock meanwhile. A work item of ib_cm's queue waits for that lock. The machine has one CPU,
-so ib_cm has one queue.
+holds a lock meanwhile. A work item of ib_cm's queue waits for that lock. The queue runs one work
+item at a time on each CPU, and the machine has one CPU.
 """
 
 import os

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=1 timeout=200
-# Management datagrams that come while a user stops ib_cm's work queue (stalled.py). ib_cm has a
-# queue on each CPU, so the machine has one CPU. Topology: two hosts over a veth pair.
+# Management datagrams that come while a user stops ib_cm's work queue (stalled.py). The queue runs
+# one work item at a time on each CPU, so the machine has one CPU. Topology: two hosts over a veth
+# pair.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -5,8 +5,8 @@
 
 Usage: objects.py DEVICE GID-INDEX. The copies must not contain uninitialised or freed memory, nor
 secrets of other users. The kernel must be booted with slub_debug and init_on_alloc=0, so that
-uninitialised and freed memory has a pattern. Further cases test calls that fail after uverbs has
-made an object.
+uninitialised and freed slab objects have a pattern. Further cases test calls that fail after uverbs
+has made an object.
 """
 
 import ast

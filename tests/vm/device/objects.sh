@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: timeout=240 append=init_on_alloc=0+slub_debug=FZP
 # Structures that the kernel copies to processes and to netlink messages (objects.py). The kernel
-# fills new and freed memory with a pattern. Topology: a device on one of two hosts.
+# fills new and freed slab objects with a pattern. Topology: a device on one of two hosts.
 source "$(dirname "$0")/../lib/guest.sh"
 
 check "two hosts" hosts_up 4200

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: vcpus=4 timeout=300
-# Tests contexts whose doorbell pollers run one at a time with those of hostile contexts, and the
+# Tests contexts beside hostile contexts while only one doorbell poller runs at a time, and the
 # removal of a device and of the module while hostile contexts ring their doorbells. All QPs are
 # connected to themselves or to a QP of the same device, on one link over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"

@@ -83,7 +83,8 @@ check "tcpdump would have captured an answer" \
 # junk.py sends 20 packets each with IP options, with bytes behind the UDP datagram, with a UDP
 # length that is too short, and in fragments.
 check "each packet with an invalid IP or UDP header is counted" wait_for 10 dropped ip_header 80
-# There is no count for `icrc`: rrxe compares a packet's source address before its ICRC.
+# No packet of the stranger counts as `icrc`: rrxe compares a packet's source address before its
+# ICRC.
 for reason in short opcode pad length no_qp peer; do
 	check "invalid packets are counted as $reason" dropped $reason
 done

@@ -9,7 +9,7 @@ datagrams that the driver drops.
 
 DEVICE is a link on eth0 of namespace h1, DEVICE-2 one on eth0 of h2; a veth pair connects them. The
 GID indexes are those of the IPv4, IPv6 and link-local address of h1, and of the IPv4 address of h2.
-Host 2 sends each RoCEv2 packet over IPv6 that it receives back to host 1 (tc mirred).
+Host 2 sends back to host 1 each RoCEv2 packet over IPv6 that it receives (tc mirred).
 """
 
 import sys

@@ -68,7 +68,7 @@ nvme_attach() {
 }
 
 # nvme_io BLOCK WRITERS: writes random data in blocks of BLOCK bytes by WRITERS processes at a time.
-# Then compares the data that it reads from the NVMe device and from the RAM disk itself.
+# Then compares this data with the data on the NVMe device and on the RAM disk itself.
 nvme_io() {
 	local block=$1 writers=$2 size=$((8 << 20)) writer disk
 	head -c $((size * writers)) /dev/urandom >"$WORK/data"

@@ -7,7 +7,7 @@
 
 DEVICE has the IPv4 address ADDRESS. An ordinary UDP socket in the network namespace
 SENDERS-NAMESPACE, with the address SENDERS-ADDRESS, sends RoCEv2 datagrams to UD QPs of DEVICE. The
-kernel's trace events (rrxe_packet_in, rrxe_packet_out) tell which context takes in and sends
+driver's trace events (rrxe_packet_in, rrxe_packet_out) tell which context takes in and sends
 packets. HOW selects the cases, and depends on the module parameter softirq_percent:
 
   share    the default: the cases test that softirqs send no packets of processes
@@ -215,8 +215,8 @@ def responses_send_no_requests():
 
     def work():
         for _ in range(ROUNDS):
-            # ib_mad responds to the first request through QP1, in softirq, when further requests
-            # are in the ring.
+            # ib_mad responds to the first request through QP1. The driver sends the response in
+            # softirq, when further requests are in the ring.
             qp.post(1)
             qp.ring_by_call()
             qp.post(POSTS_WITHOUT_CALL)

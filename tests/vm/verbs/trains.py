@@ -176,7 +176,7 @@ def source_is_gone():
 def pair_with_absent_memory(verb, **connection):
     """Returns a pair that has used trains for `verb`, its source with a pattern, its target with
     zeros, and a page of memory with its on-demand region. Faults on that page wait until the last
-    returned value, a userfaultfd, is closed. Arguments go to `connect`."""
+    returned value, a userfaultfd, is closed. Arguments go to `Pair`."""
     pair = Pair(**connection)
     source, target = Memory(pair, 16 * PAGE), Memory(pair, 16 * PAGE)
     move(pair, verb, source, target, 8 * PAGE, 0)
@@ -240,7 +240,7 @@ def flushed_responder():
 
 @case("trains: memory of a READ is not sent any more after a refused request has broken the responder's QP")
 def broken_responder():
-    # A run of the responder's QP sends the response to a READ of four packets.
+    # One run of the responder's QP sends the whole response to a READ of four packets.
     read_after_error(4 * MTU, None)
 
 
