@@ -19,7 +19,7 @@ __rrxe_helper unsigned long rrxe_helper_HPAGE_SIZE(void)
 	return RRXE_HPAGE_SIZE;
 }
 
-/* The call is opaque to the Rust compiler, so the source is read exactly once. */
+/* The call is opaque to the Rust compiler, so no code reads the source instead of the copy. */
 __rrxe_helper void rrxe_helper_memcpy(void *dst, const void *src, size_t len)
 {
 	memcpy(dst, src, len);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Structures that the driver shares with the provider library of a process (librxe or librrxe):
-//! rings, doorbell pages, completion queue entries, and their layouts.
+//! rings, doorbell pages, completion queue entries, and their layouts. Also the conversion of the
+//! work requests of in-kernel consumers to these layouts ([`post`]).
 
 pub(crate) mod cqe;
 pub mod doorbell;

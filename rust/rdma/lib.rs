@@ -14,7 +14,7 @@
 //! object only through a [`verbs::upcall::Upcall`], which can be revoked.
 //!
 //! The ABI that provider libraries of processes rely on is in [`abi`], and the tracepoints are in
-//! [`trace`]. No other module depends on the driver, so the rest can serve other drivers.
+//! [`trace`]. Only these two modules are specific to one driver.
 //!
 //! The data path of a driver uses these modules:
 //!

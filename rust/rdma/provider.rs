@@ -99,13 +99,13 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Returns the attributes of the device.
     fn query_device(device: &Arc<Self::Device>) -> DeviceAttributes;
 
-    /// Changes the attributes of the device that a subnet manager may change.
+    /// Changes the attributes of the device that `ib_modify_device()` may change.
     fn modify_device(device: &Arc<Self::Device>, change: DeviceChange);
 
     /// Returns the port's counters for performance management (IBTA 1.x §16.1).
     fn port_counters(device: &Arc<Self::Device>) -> PortCounters;
 
-    /// Changes the attributes of the port that managers may change.
+    /// Changes the attributes of the port that `ib_modify_port()` may change.
     fn modify_port(device: &Arc<Self::Device>, change: PortChange);
 
     /// Returns the attributes of the port.
@@ -263,7 +263,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the device's limit, `ENOMEM`.
+    /// `EINVAL` for zero entries and for more than the device's limit, `ENOMEM`, `EIO` if the
+    /// context is going away.
     fn create_user_cq(
         device: &Arc<Self::Device>,
         init: CqInit,
@@ -274,14 +275,14 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the device's limit, `ENOMEM`.
+    /// `EINVAL` for zero entries and for more than the device's limit, `ENOMEM`.
     fn create_kernel_cq(device: &Arc<Self::Device>, init: CqInit) -> Result<CqCreated<Self::Cq>>;
 
     /// Removes and returns the oldest completion of an in-kernel consumer's queue. Any context.
     fn poll_cq(cq: &Arc<Self::Cq>) -> Option<Cqe>;
 
-    /// Returns whether one `poll_cq` of an in-kernel consumer's queue must return one completion at
-    /// most, even if the consumer has room for more. Any context.
+    /// Returns whether one `ib_poll_cq()` of an in-kernel consumer's queue must return one
+    /// completion at most, even if the consumer has room for more. Any context.
     fn polls_singly(cq: &Arc<Self::Cq>) -> bool;
 
     /// Resizes a process's completion queue to at least `capacity` entries, and returns the number
@@ -290,7 +291,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more entries than the device's limit, or for fewer entries than the queue
+    /// `EINVAL` for zero entries, for more than the device's limit, or for fewer than the queue
     /// contains; `ENOMEM`; `EFAULT`; `EBUSY` if the queue changes all the time; `EIO` if the device
     /// is going away.
     fn resize_cq(cq: &Arc<Self::Cq>, capacity: u32, call: &RingChange<'_, Self>) -> Result<u32>;
@@ -301,11 +302,11 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Makes a completion queue inert.
     fn destroy_cq(cq: &Arc<Self::Cq>);
 
-    /// Arms a completion queue: the next completion of the kind `when` causes one upcall. If the
-    /// queue already contains completions that no upcall announced, the upcall comes soon. Returns
-    /// whether the queue contains completions that the consumer has not polled. `reports_missed` is
-    /// the flag `IB_CQ_REPORT_MISSED_EVENTS`: a consumer that sets it polls these completions
-    /// itself, so they cause no upcall. Any context.
+    /// Arms a completion queue: the next completion of the kind `when` causes one notification. If
+    /// the queue already contains completions that no notification covered, the notification comes
+    /// soon. Returns whether the queue contains completions that the consumer has not polled.
+    /// `reports_missed` is the flag `IB_CQ_REPORT_MISSED_EVENTS`: a consumer that sets it polls
+    /// these completions itself, so they cause no notification. Any context.
     fn req_notify_cq(cq: &Arc<Self::Cq>, when: NotifyWhen, reports_missed: bool) -> bool;
 
     /// Allocates device memory for the process of `context`.
@@ -392,7 +393,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Deregisters a region whose creation uverbs undoes. Unlike [`Self::dereg_mr`] this can't
     /// fail, since uverbs would warn. The process may already know the key and have bound memory
-    /// windows to the region. Those windows lose their grants.
+    /// windows to the region. Those windows are unbound.
     fn abort_mr(device: &Arc<Self::Device>, mr: &Arc<Self::Mr>);
 
     /// Creates a shared receive queue for a process. If `xrc` is given, the queue belongs to an XRC
@@ -446,7 +447,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
 
     /// Makes a shared receive queue inert. No queue pair that was created with the queue exists any
-    /// more. XRC target QPs may still take receives from it.
+    /// more. But XRC target QPs may take receives from the queue until it is inert.
     fn destroy_srq(srq: &Arc<Self::Srq>);
 
     /// Allocates a memory window that is not bound.
@@ -467,7 +468,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for types and options that the driver doesn't support, `EINVAL` for capacities
-    /// beyond the device's limits, `ENOMEM`.
+    /// beyond the device's limits, `ENOMEM`, `EIO` if the context is going away.
     fn create_user_qp(
         device: &Arc<Self::Device>,
         init: QpInit<Self>,
@@ -533,8 +534,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// this rule.
     fn destroy_flow(flow: &Arc<Self::Flow>);
 
-    /// Handles the doorbell of a process, which has posted send requests to its ring. A process may
-    /// call this in any state of the QP.
+    /// Handles the doorbell of a process, which has posted send requests to its ring. The process
+    /// may ring it in any state of the QP.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, bound: &ibv_mw_bind_inf
     Operation::BindWindow(Bind {
         addr: bound.addr,
         length: bound.length,
-        // A bind of length 0 removes the binding of the window, and needs no region.
+        // A bind of length 0 unbinds a window of type 1, and needs no region.
         region: bound.mr.as_ref().map_or(0, |mr| mr.lkey),
         window: (*mw).rkey,
         rkey,

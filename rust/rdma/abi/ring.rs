@@ -249,8 +249,8 @@ impl Ring {
         self.word(cq_news::OFFSET).store(news, Ordering::Relaxed);
     }
 
-    /// Copies bytes of an element out, from `offset` on. Reads each byte once. Bytes beyond the
-    /// element are zero.
+    /// Copies bytes of an element out, from `offset` on. Later changes by the process do not affect
+    /// the copy. Bytes beyond the element are zero.
     #[inline]
     pub fn read_bytes(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
         let within = self.element_size().saturating_sub(offset).min(bytes.len());
@@ -267,8 +267,8 @@ impl Ring {
         unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), within) };
     }
 
-    /// Copies the first `N` bytes of an element out. Reads each byte once. Returns zeros if the
-    /// element is shorter.
+    /// Copies the first `N` bytes of an element out. Later changes by the process do not affect the
+    /// copy. Returns zeros if the element is shorter.
     #[inline]
     pub fn read_array<const N: usize>(&self, slot: u32) -> [u8; N] {
         if N > self.element_size() {

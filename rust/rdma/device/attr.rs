@@ -221,7 +221,7 @@ fn clamp(value: u32) -> u32 {
     value.min(i32::MAX as u32)
 }
 
-/// Changes of a device by a subnet manager.
+/// Changes of a device by `ib_modify_device()`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceChange {
     /// New GUID of the system image, in host byte order.
@@ -233,7 +233,7 @@ pub struct DeviceChange {
 /// `cm_remove_one()`, cm.c).
 pub const CONNECTION_MANAGEMENT: u32 = bindings::ib_port_capability_mask_bits_IB_PORT_CM_SUP;
 
-/// Changes of a port by managers.
+/// Changes of a port by `ib_modify_port()`.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {
     /// Capabilities to set (`enum ib_port_capability_mask_bits`).

@@ -81,8 +81,8 @@ pub trait Observer: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// Process context, with the lock on the list of namespaces held (`pernet_ops_rwsem`); may
-    /// sleep.
+    /// Process context, with the lock on the list of `pernet_operations` held (`pernet_ops_rwsem`);
+    /// may sleep.
     fn net_exit(&self, net: NetnsId);
 }
 

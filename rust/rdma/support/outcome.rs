@@ -78,8 +78,8 @@ impl Outcome {
     /// # Errors
     ///
     /// Returns the error that the work item reports; `EINTR` if the calling task was killed;
-    /// `ERESTARTNOINTR` if the system goes to sleep; the error of `may_continue`, which ends the
-    /// wait.
+    /// `ERESTARTNOINTR` if the task is to be frozen, as when the system goes to sleep; the error of
+    /// `may_continue`, which ends the wait.
     pub fn wait(&self, may_continue: impl Fn() -> Result) -> Result {
         let waited = self.wait_for_end(may_continue);
         self.awaited.store(false, Relaxed);

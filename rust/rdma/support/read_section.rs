@@ -203,8 +203,7 @@ impl Line {
 /// The mechanism that keeps a section's code on its CPU. The end of the section undoes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// Nothing. The code runs in an interrupt, in a softirq or in an outermost section, each of
-    /// which ends later.
+    /// Nothing. The code runs in a softirq or in an outermost section, each of which ends later.
     Nothing,
     /// One `preempt_disable()`.
     Cpu,

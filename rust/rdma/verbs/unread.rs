@@ -110,7 +110,7 @@ impl RaisesEvents for bindings::ib_qp {
     }
 
     /// An XRC target QP is shared: its `ib_qp` refers to no structure of uverbs
-    /// (`create_xrc_qp_user()` of verbs.c), and outlives the handle that created it
+    /// (`ib_create_qp_user()` of verbs.c), and outlives the handle that created it
     /// (`__ib_destroy_shared_qp()`).
     fn is_shared(&self) -> bool {
         self.qp_type == bindings::ib_qp_type_IB_QPT_XRC_TGT

@@ -7,9 +7,9 @@
 //! any task that changes the mappings of the process or reclaims memory. A user decides how little
 //! CPU time the threads of a process get. If a holder could be preempted, reclaim would wait for as
 //! long as the user likes. So preemption is disabled while the lock is held, and nothing under the
-//! lock sleeps: neither the code that stores the pages of a walk, nor the wait for read-side
-//! sections (which are not preempted either), nor the removal of all pages by a work item of
-//! [`super::owner`].
+//! lock sleeps: neither the code that stores the pages that `hmm_range_fault()` found, nor the wait
+//! for read sections ([`crate::support::read_section`], not preempted either), nor the removal of
+//! all pages by a work item of [`super::owner`].
 //!
 //! Waiters do not sleep in the queue of the mutex: the mutex could be handed to a queued thread
 //! that gets no CPU time. They try to take it again and again. ib_core itself takes the mutex when

@@ -76,8 +76,7 @@ impl Buffers {
 /// Returns an empty buffer for a packet to a QP of this host, with room for `size` bytes, of which
 /// `headroom` lie before the data. The caller owns it. Returns `None` if there is no memory.
 ///
-/// The buffer must not be sent: [`TxCount::charge`] sends clones, and a buffer of this function has
-/// no memory for a clone.
+/// The buffer must not be sent: [`TxCount::charge`] demands a buffer of `alloc_skb_fclone()`.
 ///
 /// # Context
 ///

@@ -202,9 +202,9 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // For a bonded network device ib_core holds a count of a bond's port during this call, and
-        // the port's removal waits for it (`_ib_modify_qp()`, verbs.c). So the operation refuses a
-        // udata without a read of the process's memory, which may sleep for any time.
+        // For a bond, ib_core holds a reference to a slave of the bond during this call, and the
+        // slave's unregistration waits for it (`_ib_modify_qp()`, verbs.c). So the operation
+        // refuses a udata without a read of the process's memory, which may sleep for any time.
         // SAFETY: ib_core's buffers are null or valid during the call.
         unsafe { require_no_udata(udata) }?;
         // SAFETY: ib_core passes valid attributes.
