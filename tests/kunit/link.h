@@ -19,7 +19,7 @@ void rrxe_link_down(struct kunit *test, struct ib_device *device);
 /*
  * Calls the netdev notifiers as if the network device left its network namespace while ib_core
  * moves the rrxe device to another one. Then enables the rrxe device, as ib_core does at the end of
- * its move, and checks that it is unregistered.
+ * its move, drops the reference, and checks that the rrxe device is unregistered.
  */
 void rrxe_link_lose_netdev(struct kunit *test, struct ib_device *device);
 

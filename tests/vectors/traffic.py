@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Makes each operation once between two hosts (network namespaces) with a soft-RoCE device each.
+"""Makes each operation between two hosts (network namespaces) with a soft-RoCE device each.
 
 traffic.sh runs this script in the virtual machine and captures the packets, of which capture.py
 makes test vectors. The script forks. The parent has device rxe1 and requests, and the child has

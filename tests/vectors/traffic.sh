@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Captures packets of C rdma_rxe for the test vectors. Runs in the virtual machine. Two network
 # namespaces are connected by a veth pair and have an rdma_rxe device each. traffic.py makes each
-# operation once between them. The packets at host1 are written to standard output, as a pcap file
-# in base64.
+# operation between them. The packets at host1 are written to standard output, as a pcap file in
+# base64.
 #
 # usage: RRXE_MODULE=none tools/rrxe vm tests/vectors/traffic.sh | tests/vectors/capture.py >rxe.txt
 set -euo pipefail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands and ioctls of uverbs, encoded as bytes. Messages are what the caller asks for, except
-//! that one in [`Thread::mutate_one_in`] has changed bytes, and that some have a wrong command
+//! Commands and ioctls of uverbs, encoded as bytes. Messages have the contents that the caller
+//! gives. But one in [`Thread::mutate_one_in`] has changed bytes, and some have a wrong command
 //! number, length or response address.
 
 use crate::{
@@ -48,7 +48,7 @@ pub mod cmd {
     pub const CLOSE_XRCD: u32 = 38;
     pub const CREATE_XSRQ: u32 = 39;
     pub const OPEN_QP: u32 = 40;
-    /// Extended commands.
+    // Extended commands.
     pub const CREATE_FLOW: u32 = 50;
     pub const DESTROY_FLOW: u32 = 51;
     pub const MODIFY_CQ: u32 = 57;

@@ -42,8 +42,9 @@ impl Buffer {
         Ok(Self { start, len })
     }
 
-    /// Replaces the second page, so that the pages do not all lie together in physical memory. A
-    /// region of this memory then consists of single pages, whatever memory was free.
+    /// Replaces the second page, so that the pages do not all lie together in physical memory. Then
+    /// rrxe stores the address of each page of a region of this memory. Does nothing if there are
+    /// fewer than three pages.
     pub fn scatter(&mut self) -> io::Result<()> {
         if self.len < 3 * PAGE_SIZE {
             return Ok(());

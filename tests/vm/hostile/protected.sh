@@ -75,8 +75,8 @@ for transport in rc uc ud; do
 done
 check "rc pingpong over IPv6 and WireGuard" pingpong_over wg1 fd83::1 wg2 fd83::2
 # Any host of the LAN can announce a route to the peer with a longer prefix by a router
-# advertisement. ib_core connects no QP over such a route, so the test adds it while a QP is
-# connected.
+# advertisement. While there is such a route, ib_core can connect no QP: no host on eth0 answers its
+# neighbour solicitations. So the test adds the route while a QP is connected.
 sent() { cat /sys/class/infiniband/wg1/ports/1/hw_counters/sent_pkts; }
 has_begun() { [[ $(sent) -ge $((before + 100)) ]]; }
 before=$(sent)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 # Runs on: guest
-"""Tests beside a process that always invalidates its memory: notifiers.py DEVICE GID-INDEX MODE.
+"""Tests beside a process whose memory is always invalidated: notifiers.py DEVICE GID-INDEX MODE.
 
 Threads of the process call madvise(MADV_FREE) without a pause. So a call that waits until no range
 of the address space is being invalidated (`mmu_interval_notifier_remove()`) waits for as long as
@@ -119,8 +119,8 @@ def run_process(control):
         control.send(b"x")
         control.recv(1)
     _region = MR(pd, other.length, ODP_ACCESS, address=other.address)
-    # A thread of the process follows the advice. If no old chunks wait for their release, it
-    # creates a chunk and then waits for the invalidations.
+    # A thread of the process follows the advice. If at most 64 old chunks wait for their release,
+    # it creates a chunk and then waits for the invalidations.
     advise_mr(pd, context, PREFETCH_WRITE, 0, [(other.address, 8, _region.lkey)])
     control.send(b"x")
     while True:
@@ -198,8 +198,8 @@ def wait_for_exit(child, label, progress=None):
 
 def blocked_threads():
     """Returns the thread IDs of the tasks that wait for invalidations of a process."""
-    workers = [name for name in os.listdir("/proc") if name.isdigit()]
-    return [name for name in workers if "mmu_interval_notifier_remove" in kernel_stack(name)]
+    tasks = [name for name in os.listdir("/proc") if name.isdigit()]
+    return [name for name in tasks if "mmu_interval_notifier_remove" in kernel_stack(name)]
 
 
 @case("deregistration does not wait for invalidations of the process")

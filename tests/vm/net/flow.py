@@ -60,8 +60,8 @@ MAX_RULES = 512
 
 
 def case(name):
-    """Registers a test case. It closes the case's QPs afterwards, because rules that remain
-    would match the frames of later cases."""
+    """Registers a test case. Closes the case's QPs after the case, because rules that remain would
+    match the frames of later cases."""
     def register(function):
         def run():
             try:

@@ -39,7 +39,8 @@ check "link on host 1" link_add 1
 check "link on host 3" link_add 3
 check "host 3 connects to host 1 by rdma_cm" rping_connects 30 3
 check "host 2 keeps all IPv4 packets to the RoCE port in a queue" keep_all_packets
-# QP 1 limits the rate of its responses to one address, so several rounds may be needed.
+# QP 1 limits the rate of the requests that it takes from one address, so several rounds may be
+# needed.
 for round in {1..10}; do
 	check "host 2 sends requests to QP 1 of host 1, round $round" \
 		python3 "$(dirname "$0")/port_counters.py" h2 $HOST2_V4 $HOST1_V4 $REQUESTS

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
 # Tests rrxe with the C driver (rdma_rxe) between two hosts, which a veth pair connects. Each driver
-# is client and server, over IPv4 and IPv6. ibv_rc_pingpong and rrxe-check compare the data.
+# is client and server, over IPv4 and IPv6. rrxe-check compares all data, ibv_rc_pingpong a part.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=120
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Operations on the process's memory while regions of it are in use: mappings of each kind, and
-//! each way to unmap, protect, truncate or move them.
+//! each way to unmap, protect, truncate or move them. The memory of a process consists of areas of
+//! [`AREA_LEN`] bytes at fixed addresses.
 
 use super::{
     completions::make_cq,

@@ -23,7 +23,7 @@ const XRC_TGT: u8 = 10;
 
 /// Creates all objects that messages need: a PD, pinned, on-demand and implicit regions, a window,
 /// an address handle, an XRC domain, a CQ, an SRQ, connected RC QPs, a UD QP and a QP of any type.
-/// They are in one context only if `thread.only` is set.
+/// If `thread.only` names a context, all are in it.
 pub fn setup(thread: &mut Thread<'_>) -> Done {
     thread.without_mutation(set_up)
 }

@@ -348,7 +348,7 @@ fn ring_doorbell_page(thread: &mut Thread<'_>, qp: Object) {
     sys::quad(page + 64 + slot / 4096 * 8).fetch_or(1 << (slot / 64 % 64), SeqCst);
 }
 
-/// Rings the doorbell of a QP by its doorbell page.
+/// Rings the doorbell of a QP by the doorbell page of its context.
 pub fn ring_bell(thread: &mut Thread<'_>) -> Done {
     let qp = thread.any(Kind::Qp);
     ring_doorbell_page(thread, qp);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The load of `make bench`. A process of the program runs one case, with both ends, and prints the
-//! result as a line of JSON. `calls` prints a line for each kind of call.
+//! The load of `make bench`. The program runs one case, with both ends, and prints the result as a
+//! line of JSON. `calls` prints a line for each kind of call.
 //!
 //! ```text
 //! rrxe-bench verbs CLIENT_DEVICE SERVER_DEVICE send|write|read PATTERN SIZE COUNT DEPTH EVERY
@@ -18,14 +18,15 @@
 //! after at least a quarter as many that are not (warm-up).
 //!
 //! The pages of a region may be contiguous in physical memory or not, depending on which memory is
-//! free. With `RRXE_BENCH_SCATTER` in the environment they are never all contiguous.
-//! `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the QPs (an exponent).
+//! free. With `RRXE_BENCH_SCATTER` in the environment, the pages of a region of three or more are
+//! never all contiguous. `RRXE_BENCH_TIMEOUT` in the environment is the Local ACK Timeout of the
+//! QPs (an exponent).
 //!
 //! `calls` measures the duration of each verbs call of the data path: the median of the means of 64
 //! bursts of 32 calls.
 //!
 //! `busy` measures nothing: it makes the verbs calls until its standard input ends, so that a
-//! script can count its system calls (calls.sh).
+//! script can count its system calls (tests/vm/programs/calls.sh).
 //!
 //! The clock is the guest's. Under QEMU's `-icount shift=0` a nanosecond is one instruction. Marks
 //! (mark.rs) tell QEMU's plugin tools/bench/count.c where a measured interval begins and ends.

@@ -89,8 +89,8 @@ impl Ring {
     }
 
     fn set(&self, at: usize, word: u32) {
-        // SAFETY: Valid, as `word` checked. The library expects that the ring's other side changes
-        // the ring.
+        // SAFETY: Valid, as `word` checked. The provider library expects that the ring's other side
+        // changes the ring.
         unsafe { ptr::write_volatile(self.word(at), word) };
     }
 }
