@@ -91,8 +91,9 @@ use crate::{
 /// A queue pair.
 ///
 /// References to it are held by the verbs object (`struct ib_qp`), by the namespace's table of QPs
-/// until [`Qp::destroy`], by its multicast groups and its flow steering rules, by its timer and its
-/// work items while they are pending, and for a short while by each caller that runs its engine.
+/// and the process's doorbell page until [`Qp::destroy`], by its multicast groups and its flow
+/// steering rules, by its timer, its work items and its page fault while they are pending, by the
+/// list in which it waits for a thread, and for a short while by each caller that uses it.
 #[pin_data]
 pub(crate) struct Qp {
     /// QP number, 24 bits. All GSI QPs have number 1.

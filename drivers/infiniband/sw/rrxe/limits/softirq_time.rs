@@ -3,7 +3,7 @@
 //! A bound on the CPU time that softirqs spend on the QPs of processes.
 //!
 //! A packet from the network causes a run of its QP's protocol engine in softirq, and the run may
-//! send: an acknowledgment of a few bytes lets it send up to 36 packets of 4 KiB.
+//! send: an acknowledgment of a few bytes lets it send dozens of packets of 4 KiB.
 //! `process_backlog()` (net/core/dev.c) takes in 64 packets, each of which may consist of 128
 //! segments, before it checks the time. A QP also runs in softirq when packets in flight are freed,
 //! if its tx limit (the bound on its packets in flight) was exhausted. None of this time is charged
@@ -197,7 +197,8 @@ fn paid_after(before: i64, begin: i64, end: i64, pause_ratio: i64) -> i64 {
 mod tests {
     use super::*;
 
-    const QUARTER: i64 = 341;
+    /// Pause ratio of 75 percent.
+    const RATIO: i64 = 341;
 
     /// Simulates `total` nanoseconds of a CPU that always has work and spends `piece` nanoseconds
     /// at a time. Returns the nanoseconds spent before the first pause, and in total.
@@ -211,7 +212,7 @@ mod tests {
                 now += 1_000;
                 continue;
             }
-            paid = paid_after(paid, now, now + piece, QUARTER);
+            paid = paid_after(paid, now, now + piece, RATIO);
             spent += piece;
             now += piece;
         }
@@ -235,15 +236,15 @@ mod tests {
 
     #[test]
     fn unspent_time_is_not_saved() -> Result {
-        assert_eq!(paid_after(5, 1_000, 1_300, QUARTER), 1_399);
-        assert_eq!(paid_after(2_000, 1_000, 1_300, QUARTER), 2_399);
+        assert_eq!(paid_after(5, 1_000, 1_300, RATIO), 1_399);
+        assert_eq!(paid_after(2_000, 1_000, 1_300, RATIO), 2_399);
         Ok(())
     }
 
     #[test]
     fn debt_is_bounded() -> Result {
         let hour = 3_600_000_000_000;
-        assert_eq!(paid_after(0, 0, hour, QUARTER), hour + LARGEST_DEBT);
+        assert_eq!(paid_after(0, 0, hour, RATIO), hour + LARGEST_DEBT);
         Ok(())
     }
 
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn percent_is_clamped() -> Result {
-        assert_eq!(pause_ratio_of(75), QUARTER);
+        assert_eq!(pause_ratio_of(75), RATIO);
         assert_eq!((pause_ratio_of(100), pause_ratio_of(1_000)), (0, 0));
         assert_eq!(
             (pause_ratio_of(1), pause_ratio_of(0)),
@@ -288,7 +289,7 @@ mod tests {
         let spent = time.now() - begin;
         let owed = |account: &Account| account.paid.load(Relaxed) - begin;
         let most = time.accounts.iter().map(owed).max().ok_or(EINVAL)?;
-        assert!(most > 600_000 && most <= spent + spent * QUARTER / 1024);
+        assert!(most > 600_000 && most <= spent + spent * RATIO / 1024);
         Ok(())
     }
 

@@ -188,7 +188,7 @@ impl Prefetch {
         Ok(())
     }
 
-    /// Makes memory resident for one time slice, in a thread of a process.
+    /// Follows the advice for one time slice, in a thread of a process.
     ///
     /// # Errors
     ///

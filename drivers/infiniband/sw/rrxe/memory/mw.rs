@@ -47,10 +47,11 @@ const INDICES: RangeInclusive<u32> = 0x80_0000..=0xff_ffff;
 /// Key of a deallocated window. No work request can name it, because no window has index zero.
 const NO_KEY: u32 = 0;
 
-/// Protection domain and number of the QP through which a peer accesses memory.
+/// Protection domain and number by which a QP accesses memory for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteContext {
-    /// Protection domain of the QP.
+    /// Protection domain of the QP. For an XRC target QP, that of the shared receive queue that the
+    /// request names.
     pub(crate) pd: PdId,
     /// QP number.
     pub(crate) qpn: u32,

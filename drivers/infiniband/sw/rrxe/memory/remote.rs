@@ -9,7 +9,7 @@ use crate::memory::mw::RemoteContext;
 /// A peer's access to registered memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteRange {
-    /// Protection domain and number of the QP that received the request.
+    /// Protection domain in which the memory must be, and number of the QP that got the request.
     pub(crate) context: RemoteContext,
     /// R_Key of a memory region or a memory window.
     pub(crate) rkey: Rkey,

@@ -85,10 +85,10 @@ impl Trees {
             || segment(ingress_index).is_some_and(|arrived| segment(owner_index) == Some(arrived))
     }
 
-    /// Returns an entry with the address `gid` for which `wanted` returns true and that a packet
-    /// which came in through `ingress` may be for. Entries on that network device are preferred to
-    /// entries on other network devices of the segment. Returns any such entry for a packet of this
-    /// host.
+    /// Returns an entry with the address `gid` for which `wanted` and [`Self::is_reachable`] return
+    /// true. An entry on the network device `ingress`, through which the packet came in, is
+    /// preferred to entries on other network devices of the segment. A packet of this host has no
+    /// `ingress`: any entry for which `wanted` returns true will do.
     fn find_reachable(
         &self,
         gid: Gid,

@@ -37,7 +37,7 @@ impl Drops {
             .wrapping_add(count(Discard::Checksum))
     }
 
-    /// Frees a packet, and counts it as dropped. Any context.
+    /// Frees a packet, and counts it as dropped. Any context but hard interrupts.
     pub(crate) fn discard(&self, skb: RxSkb, why: Discard) {
         self.count(why);
         skb.discard(why);

@@ -242,9 +242,9 @@ impl NetContexts {
         })
     }
 
-    /// Takes packets in flight back, so that they hold no reference to an object of this module,
-    /// and waits for the end of their destructors, which are code of this module. No device may
-    /// exist any more. Process context; sleeps.
+    /// Replaces the destructors of packets in flight, so that these packets hold no reference to an
+    /// object of this module, and waits for the end of destructors that are code of this module. No
+    /// device may exist any more. Process context; sleeps.
     pub(crate) fn drain(&self) {
         self.tx_limits.drain();
     }

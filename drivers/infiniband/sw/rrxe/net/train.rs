@@ -26,13 +26,14 @@ pub(crate) const MAX_BYTES: u32 = 1 << 16;
 /// Maximum number of SGEs of a train's payload.
 pub(crate) const MAX_SGES: usize = 4;
 
-/// Number of words of a payload.
+/// Number of words of an encoded [`Payload`].
 const WORDS: usize = 4 + 2 * MAX_SGES;
-/// Number of bytes of a payload in a socket buffer.
+/// Number of bytes of an encoded [`Payload`].
 pub(crate) const PAYLOAD_LEN: usize = 8 * WORDS;
 
-/// Value of a payload's second word for SGEs. For a peer's memory the word is [`REMOTE`].
+/// Lower half of the third word of an encoded [`Payload`] with [`Memory::Sges`].
 const SGES: u64 = 0;
+/// Lower half of the third word of an encoded [`Payload`] with [`Memory::Remote`].
 const REMOTE: u64 = 1;
 
 /// The sender's memory that holds the payload of a train.
@@ -87,7 +88,7 @@ impl Payload {
         bytes
     }
 
-    /// Decodes a description. Returns `None` if `bytes` is too short.
+    /// Decodes a description. Returns `None` if `bytes` is too short or the MTU is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {

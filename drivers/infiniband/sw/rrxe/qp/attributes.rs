@@ -104,8 +104,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Applies a change with the turn lock held. `replays` is storage for the responses that the QP
-    /// keeps for repeated requests. Returns whether memory windows of the QP are to be unbound.
+    /// Applies a change with the turn lock held. `replays` is storage for the records by which the
+    /// QP answers repeated requests. Returns whether memory windows of the QP are to be unbound.
     ///
     /// # Errors
     ///
@@ -125,9 +125,10 @@ impl Qp {
         core.engine
             .check_modify(&change.attrs)
             .map_err(|_| EINVAL)?;
-        // RESET and ERR end the peer's access and give the owner its memory back. RESET completes
-        // no work request, and ERR may have none to complete. A change that is refused ends
-        // nothing: it must not lose trains.
+        // In RESET and ERR the owner may use its memory for something else, so receivers must not
+        // read trains there any more (`qp/train_source.rs`). Completions in error end the session,
+        // too, but RESET completes no work request, and ERR may have none to complete. A change
+        // that is refused does not end the session: its trains would be lost.
         if matches!(change.attrs.state, Some(QpState::Reset | QpState::Err)) {
             self.train_source.end_session();
         }

@@ -85,8 +85,8 @@ pub(crate) struct Core {
     pub(crate) parked: Parked,
     /// Times at which the QP polls its receive queue in the error state.
     pub(crate) error_poll: ErrorPoll,
-    /// The queues take no work requests that are posted from now on, because the device is
-    /// disassociated.
+    /// Set when the device is disassociated: the queues take no work requests that are posted after
+    /// that.
     pub(crate) closed: bool,
     /// Number of runs in which a due timeout was postponed because packets were not taken in yet.
     pub(crate) postponed_runs: u32,
@@ -259,7 +259,7 @@ impl Core {
         budget: &mut u32,
         effects: &mut RunEffects,
     ) -> bool {
-        // The packet stays in its place, so that it is not moved.
+        // Storage for a packet of the inbox. It is used in place, because a move would copy it.
         let mut place = None;
         // `effects` has room for one shared receive queue of an XRC domain.
         while *budget > 0 && effects.xrc_srq.is_none() {
@@ -302,7 +302,7 @@ impl Core {
 
     /// Takes in a packet, a train or a burst. The run's `budget` has paid for one packet. Returns
     /// `false` if the budget ends within a train, or if memory that a packet needs is absent. Then
-    /// the remaining packets must be taken in again.
+    /// a later run must take in the rest of `packet`.
     fn take_in(
         &mut self,
         qp: &Qp,
@@ -365,7 +365,7 @@ impl Core {
         budget: &mut u32,
         effects: &mut RunEffects,
     ) {
-        // If the tx limit allows a packet, `poll_transmit` flushes.
+        // If the tx limit allows a packet, `poll_train` flushes (in `build_next`).
         if self.engine.flushes() && !qp.tx_limit.available() {
             self.with_engine(qp, None, effects, |engine, host| engine.flush_posted(host));
         }
@@ -604,8 +604,8 @@ pub(crate) fn new_engine(config: Config, window: u32) -> Result<Engine> {
     Ok(Engine::new(config, window, new_replays(0)?))
 }
 
-/// Creates storage for the `count` responses to READs and atomics that a QP keeps for repeated
-/// requests (`max_dest_rd_atomic`). Most QPs need few. Process context.
+/// Creates storage for `count` records of READs, atomics, ATOMIC WRITEs and FLUSHes, by which a QP
+/// answers repeated requests (`max_dest_rd_atomic`). Most QPs need few. Process context.
 ///
 /// # Errors
 ///

@@ -78,7 +78,7 @@ impl Qp {
     pub(super) fn defer(this: ArcBorrow<'_, Self>) {
         if this.kernel_queue.is_some() {
             Self::schedule(this);
-        } else if !this.is_deferred_to_poller() {
+        } else if !this.defer_to_poller() {
             Self::defer_to_thread(Arc::from(this));
         }
     }
@@ -99,7 +99,7 @@ impl Qp {
 
     /// Defers further work to the poller of the process's doorbell page. Returns `false` if no
     /// poller polls the page. Any context.
-    fn is_deferred_to_poller(&self) -> bool {
+    fn defer_to_poller(&self) -> bool {
         self.doorbell.as_ref().is_some_and(Doorbell::defer)
     }
 

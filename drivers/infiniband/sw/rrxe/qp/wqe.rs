@@ -56,8 +56,7 @@ impl Sge {
 pub(crate) enum Owner {
     /// A process.
     User,
-    /// A kernel consumer. Only a kernel consumer may register memory that it names by address
-    /// (REG_MR).
+    /// A kernel consumer. Only a kernel consumer may post REG_MR.
     Kernel,
 }
 

@@ -60,8 +60,9 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` while windows are bound to the region, and for a region whose memory isn't a
-    /// process's; those of [`UserRange::pin`] and of `RegionMemory::with_access()`; `ENOMEM`.
+    /// `EINVAL` while windows are bound to the region, and for a region of
+    /// [`Self::register_kernel`] or [`Self::alloc_fast`]; those of [`UserRange::pin`] and of
+    /// `RegionMemory::with_access()`; `ENOMEM`.
     pub(crate) fn reregister(
         &self,
         workqueues: &Workqueues,
