@@ -12,6 +12,7 @@ mod agenda;
 mod answers;
 mod datagram;
 mod forged;
+mod goodput;
 mod host;
 mod lifecycle;
 mod memory;
@@ -40,7 +41,8 @@ use std::time::Instant;
 use stats::Stats;
 use world::World;
 
-const USAGE: &str = "usage: roce-sim [--seeds N] [--start N] | --seed N [--trace]";
+const USAGE: &str =
+    "usage: roce-sim [--seeds N] [--start N] | --seed N [--trace] | --goodput [--help]";
 
 /// One of this many seeds runs twice, to show that the run is reproducible.
 const REPEAT_EVERY: u64 = 32;
@@ -155,6 +157,10 @@ fn campaign(options: &Options) -> (Stats, Vec<(u64, String)>) {
 }
 
 fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("--goodput") {
+        return goodput::main(args.collect());
+    }
     let Some(options) = options() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bounds of some rows, by which a test notices that the engine recovers more slowly from losses.
+
+use std::process::ExitCode;
+
+use super::impairment::Impairment;
+use super::transfer::{Outcome, Setup};
+use super::{options, simulate, table};
+
+/// The rows, with their bounds: the least goodput in MB/s, the most packets that are sent again for
+/// each lost one, and the longest stall in milliseconds. A bound `-` is none.
+///
+/// A row is the sum of several seeds. Most bounds leave the engine a margin of a fifth. A change
+/// that improves the figures may raise them.
+const BOUNDS: &str = "
+op     MTU   RTT  timeout  loss           QPs  port   MB/s  again/lost  stall
+write  4096  500  14       0%             1    none   1220  -           1
+write  1024  20   14       0%             1    none   1150  -           1
+write  4096  100  17       0.1%           1    none   900   85          10
+write  4096  500  17       0.1%           1    none   440   120         10
+write  4096  500  17       1%             1    none   60    20          10
+write  4096  20   17       1%             1    none   740   14          10
+write  1024  100  17       1%             1    none   68    15          15
+write  4096  100  14       5%             1    none   70    6           70
+write  4096  100  17       burst:15/1500  1    none   920   7           10
+write  4096  500  17       burst:15/1500  1    none   560   11          10
+write  4096  500  17       once:15@100    1    none   1215  17          1
+write  4096  100  14       reorder:5%@20  1    none   140   -           1
+write  4096  100  14       0%             1    10:64  810   5           10
+write  4096  500  14       0%             1    10:64  600   4           10
+write  4096  100  14       0%             16   10:64  800   4           -
+read   4096  500  14       0%             1    none   1220  -           1
+read   1024  20   14       0%             1    none   1150  -           1
+read   4096  100  17       0.1%           1    none   850   90          10
+read   4096  500  17       0.1%           1    none   380   110         10
+read   4096  500  17       1%             1    none   52    20          10
+read   4096  20   17       1%             1    none   620   12          10
+read   1024  100  17       1%             1    none   58    14          15
+read   4096  100  14       5%             1    none   28    10          140
+read   4096  100  17       burst:15/1500  1    none   880   8           15
+read   4096  500  17       burst:15/1500  1    none   460   11          10
+read   4096  500  17       once:15@100    1    none   1215  25          1
+read   4096  100  14       reorder:5%@20  1    none   130   -           1
+read   4096  100  14       0%             1    10:64  790   6           20
+read   4096  500  14       0%             1    10:64  370   8           50
+read   4096  100  14       0%             4    10:64  780   3           -
+";
+
+/// Number of seeds of each row, from 1 on, and the duration of each in milliseconds.
+const SEEDS: usize = 3;
+const DURATION: u32 = 600;
+
+/// A row with its bounds.
+#[derive(Debug)]
+struct Bound {
+    setup: Setup,
+    least_goodput: u64,
+    most_again: Option<u64>,
+    most_stall: Option<u64>,
+}
+
+/// Parses a line of the table.
+fn bound(line: &str) -> Option<Bound> {
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    let [op, mtu, rtt, timeout, loss, qps, port, goodput, again, stall] = cells[..] else {
+        return None;
+    };
+    let limit = |text: &str| match text {
+        "-" => Some(None),
+        _ => text.parse().ok().map(Some),
+    };
+    let port = options::port(port)?;
+    Some(Bound {
+        setup: Setup {
+            op: options::op(op)?,
+            mtu: options::mtu(mtu)?,
+            rtt: rtt.parse().ok()?,
+            timeout: timeout.parse().ok()?,
+            qps: qps.parse().ok()?,
+            rate: port.map_or(options::RATE, |_| options::PORT_RATE),
+            port,
+            impairment: Impairment::parse(loss)?,
+            duration: DURATION,
+            seed: 1,
+        },
+        least_goodput: goodput.parse().ok()?,
+        most_again: limit(again)?,
+        most_stall: limit(stall)?,
+    })
+}
+
+/// Returns the table, or the line that is malformed.
+fn bounds() -> Result<Vec<Bound>, String> {
+    let lines = BOUNDS.trim().lines().skip(1);
+    let parsed = lines.map(|line| bound(line).ok_or(format!("malformed bound: {line}")));
+    parsed.collect()
+}
+
+impl Bound {
+    /// Returns what is worse than the bounds allow.
+    fn violations(&self, outcome: &Outcome) -> Vec<String> {
+        let mut violations = Vec::new();
+        let goodput = outcome.goodput();
+        if goodput < table::Tenths(self.least_goodput * 10) {
+            let least = self.least_goodput;
+            violations.push(format!(
+                "the goodput is {goodput} MB/s, not {least} or more"
+            ));
+        }
+        let again = outcome.again_per_lost();
+        if let (Some(again), Some(most)) = (again, self.most_again) {
+            if again > table::Tenths(most * 10) {
+                violations.push(format!(
+                    "{again} packets are sent again for each lost one, not {most} or fewer"
+                ));
+            }
+        }
+        let stall = outcome.stall();
+        if let Some(most) = self
+            .most_stall
+            .filter(|most| stall > table::Tenths(most * 10))
+        {
+            violations.push(format!("a stall takes {stall} ms, not {most} or less"));
+        }
+        violations
+    }
+}
+
+/// Simulates the rows, and prints whether each keeps its bounds.
+pub(super) fn main() -> ExitCode {
+    let bounds = match bounds() {
+        Ok(bounds) => bounds,
+        Err(why) => {
+            println!("not ok - goodput: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let setups: Vec<Setup> = bounds
+        .iter()
+        .flat_map(|bound| {
+            (1..=SEEDS as u64).map(|seed| Setup {
+                seed,
+                ..bound.setup
+            })
+        })
+        .collect();
+    let outcomes = simulate(&setups);
+    let mut code = ExitCode::SUCCESS;
+    for (bound, outcomes) in bounds.iter().zip(outcomes.chunks(SEEDS)) {
+        let mut total = Outcome::default();
+        let mut violations = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Ok(outcome) => total.add(outcome),
+                Err(why) => violations.push(why.clone()),
+            }
+        }
+        if violations.is_empty() {
+            violations = bound.violations(&total);
+        }
+        let verdict = if violations.is_empty() {
+            "ok"
+        } else {
+            "not ok"
+        };
+        println!("{verdict} - goodput: {}", table::label(&bound.setup));
+        let again = total.again_per_lost();
+        println!(
+            "# {} MB/s, {} packets sent again for each lost one, stalls of up to {} ms",
+            total.goodput(),
+            again.map_or("-".into(), |again| again.to_string()),
+            total.stall()
+        );
+        for violation in &violations {
+            println!("# {violation}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::Op;
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed() {
+        let bounds = bounds().unwrap();
+        assert!(bounds.iter().any(|bound| bound.setup.op == Op::Read));
+        assert!(bounds.iter().any(|bound| bound.setup.port.is_some()));
+    }
+
+    #[test]
+    fn each_bound_can_be_violated() {
+        let line = "write 4096 500 14 1% 1 none 100 12 7";
+        let bound = bound(line).unwrap();
+        let good = Outcome {
+            bytes: 100_000_000,
+            time: 1_000_000_000,
+            lost: 10,
+            again: 120,
+            stall: 7_000_000,
+            ..Outcome::default()
+        };
+        assert_eq!(bound.violations(&good), [""; 0]);
+        let bad = [
+            Outcome {
+                bytes: 99_000_000,
+                ..good
+            },
+            Outcome { again: 121, ..good },
+            Outcome {
+                stall: 7_100_000,
+                ..good
+            },
+        ];
+        for bad in bad {
+            assert_eq!(bound.violations(&bad).len(), 1, "{bad:?}");
+        }
+    }
+}
