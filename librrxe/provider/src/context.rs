@@ -38,9 +38,9 @@ pub(crate) struct Context {
 pub(crate) struct Granted {
     /// Doorbell page, if granted.
     pub(crate) doorbells: Option<Doorbells<Mapping>>,
-    /// Whether CQs are armed in their rings, without a system call. This takes
-    /// `RRXE_FEATURE_CQ_ARM` and `RRXE_FEATURE_CQ_NEWS`: without the second one, the kernel does
-    /// not notify of completions that precede the arming.
+    /// Whether CQs are armed in their rings. This takes `RRXE_FEATURE_CQ_ARM` and
+    /// `RRXE_FEATURE_CQ_NEWS`. By the second one the library finds earlier completions that no
+    /// event has announced. A system call is necessary for these only.
     pub(crate) arms_cqs: bool,
 }
 
@@ -203,7 +203,7 @@ type Request = Extended<ibv_get_context, rrxe_alloc_ucontext_req>;
 type Reply = Extended<ib_uverbs_get_context_resp, rrxe_alloc_ucontext_resp>;
 
 /// Opens the context in the kernel, and requests all features that this library knows. If the
-/// kernel refuses, opens it again without a request, because an older driver refuses any request.
+/// kernel refuses, opens it again without a request, because an older rrxe refuses any request.
 fn negotiate(context: *mut verbs_context) -> Result<Granted, c_int> {
     let mut request = Request::new();
     request.driver.abi_version = RRXE_ABI_VERSION;

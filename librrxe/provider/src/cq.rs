@@ -22,8 +22,9 @@ use crate::{
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) verbs: verbs_cq,
-    /// Ring of the queue. It is `None` only during the creation. The object must exist before:
-    /// events refer to it by its address, which the creation passes to the kernel.
+    /// Ring of the queue. It is `None` only until the kernel has created the ring. The object must
+    /// exist before the ring: the command that creates the ring passes the object's address to the
+    /// kernel, for events.
     pub(crate) queue: Option<Guarded<Resizable<CompletionQueue<Mapping>>>>,
     /// Whether `req_notify` may arm the queue in its ring, without a system call.
     armed_in_ring: bool,

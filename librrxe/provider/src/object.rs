@@ -89,7 +89,7 @@ zeroed!(
 
 /// Command or response of uverbs, followed by the part of the driver.
 ///
-/// libibverbs takes all bytes after the structure that it knows for the part of the driver.
+/// libibverbs regards all bytes after its own structure as the part of the driver.
 #[repr(C)]
 pub(crate) struct Extended<C, D> {
     core: C,

@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn query<P: Provider>(
         let attr = unsafe { &mut *attr };
         attributes.write(attr);
         // SAFETY: The device and the fields are valid. On failure the function leaves speed and
-        // width as they are: unknown.
+        // width zero.
         unsafe {
             bindings::ib_get_eth_speed(device, port, &mut attr.active_speed, &mut attr.active_width)
         };

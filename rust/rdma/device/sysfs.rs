@@ -16,15 +16,16 @@ use crate::{
 ///
 /// # Safety
 ///
-/// Must be called only by sysfs, on a registered `ib_device`, with a `page` of `PAGE_SIZE` bytes to
-/// fill.
+/// Must be called only by sysfs, on the `ib_core_device` of a registered `ib_device`, with a `page`
+/// of `PAGE_SIZE` bytes to fill.
 #[no_mangle]
 unsafe extern "C" fn rdma_parent_show(
     device: *mut bindings::device,
     _attribute: *mut bindings::device_attribute,
     page: *mut c_char,
 ) -> isize {
-    // SAFETY: The caller guarantees that `device` is embedded in a registered `ib_device`.
+    // SAFETY: The caller guarantees that `device` is part of the `ib_core_device` of a registered
+    // `ib_device`.
     let device = unsafe { bindings::rdma_device_to_ibdev(device) };
     // SAFETY: The device is registered, and has a port 1. The function returns a counted reference,
     // which the caller owns.

@@ -3,8 +3,8 @@
 //! Access to the bytes of memory regions.
 //!
 //! A [`Span`] is the only way to access the bytes of a region. Its bounds are checked when it is
-//! created. It copies block by block, by the kernel's `memcpy()`. The process may change the memory
-//! at any time, so no Rust reference to the bytes ever exists, except to an atomic.
+//! created. It copies block by block, by C or assembler code. The process may change the memory at
+//! any time, so no Rust reference to the bytes ever exists, except to an atomic.
 
 use core::{
     ptr::{self, NonNull},

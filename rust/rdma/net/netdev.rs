@@ -390,8 +390,8 @@ pub trait Observer: Send + Sync + 'static {
 
 /// A registered observer (`register_netdevice_notifier()`).
 ///
-/// Dropping the value unregisters the observer. The kernel then reports the end of each network
-/// device to it (`unregister_netdevice_notifier()`, net/core/dev.c), and nothing afterwards.
+/// Dropping the value unregisters the observer. The kernel then reports each network device to it
+/// as unregistered (`unregister_netdevice_notifier()`, net/core/dev.c), and nothing afterwards.
 pub struct Notifier<T: Observer>(Pin<KBox<Block<T>>>);
 
 /// The kernel's notifier block, with the observer behind it.

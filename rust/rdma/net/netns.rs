@@ -91,9 +91,8 @@ static OBSERVER: CallbackSlot = CallbackSlot::empty();
 
 /// A registered observer (`register_pernet_subsys()`).
 ///
-/// Dropping the value unregisters the observer. The kernel then reports the end of each network
-/// namespace to it (`unregister_pernet_subsys()`, net/core/net_namespace.c), and nothing
-/// afterwards.
+/// Dropping the value unregisters the observer. The kernel then reports each network namespace to
+/// it as ended (`unregister_pernet_subsys()`, net/core/net_namespace.c), and nothing afterwards.
 ///
 /// # Invariants
 ///

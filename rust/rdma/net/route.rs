@@ -205,10 +205,10 @@ impl Route {
     /// Returns whether packets may leave in bursts ([`TxBurst`](super::skb::TxBurst)). Not for hard
     /// interrupts.
     ///
-    /// They may if the network device takes bursts, no program of this host looks at the device's
-    /// packets (packet sockets), and neither IPsec nor a lightweight tunnel changes the packets.
-    /// Nor may the device have a queueing discipline: some drop bursts, because they can't take
-    /// them apart (`tbf_segment()`, net/sched/sch_tbf.c).
+    /// They may if the route is not local, the network device takes bursts, no program of this host
+    /// looks at the device's packets (packet sockets), and neither IPsec nor a lightweight tunnel
+    /// changes the packets. Nor may the device have a queueing discipline: some drop bursts,
+    /// because they can't take them apart (`tbf_segment()`, net/sched/sch_tbf.c).
     pub fn admits_bursts(&self) -> bool {
         // SAFETY: The entry is valid by the type invariant.
         if self.local || self.protected || unsafe { !(*self.dst.as_ptr()).lwtstate.is_null() } {

@@ -7,10 +7,10 @@
 //! [publishes](Reservation::publish) it. To remove an object, the writer unpublishes it first.
 //! [`Table::remove`] returns when no reader can still use the object through the table.
 //!
-//! Readers may be in any context but hard interrupts. They take no lock. They use an object in a
-//! read section (`read_section.rs`), without a reference, unless [`Table::get`] or
-//! [`Table::find_from`] takes one. Writers are in process context. The last owner of a table may
-//! drop it in softirq.
+//! Readers take no lock, and may be in any context but hard interrupts, unless a function says
+//! otherwise. They use an object in a read section (`read_section.rs`), without a reference, unless
+//! [`Table::get`] or [`Table::find_from`] takes one. Writers are in process context. The last owner
+//! of a table may drop it in softirq.
 
 mod last_lookup;
 mod locked;
@@ -43,7 +43,8 @@ use last_lookup::Generation;
 pub use last_lookup::LastLookup;
 use retired::Batch;
 
-/// Maximum number of objects that an iteration visits in one read section.
+/// Maximum number of objects that [`Table::for_each`] or [`Table::find_from`] visits in one read
+/// section.
 const AT_ONCE: usize = 64;
 
 /// Mask of the tag bits of an xarray's entry. An internal entry has a tag bit set. The tag bits are

@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
     from_result(|| {
         // SAFETY: ib_core's buffers are valid during the call.
         let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
-        udata.refuse_request()?;
+        udata.require_zero_request()?;
         // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
         // `P`.
         let inner = unsafe { make::<P>(ah, init, true) }?;

@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn create_user<P: Provider>(
         // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
         // call.
         let call = unsafe { UserCall::<P>::from_raw(udata) }.ok_or(EINVAL)?;
-        call.udata.refuse_request()?;
+        call.udata.require_zero_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: ib_core passes valid arguments of a creation, on a device of `P`.
         unsafe {
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn resize_user<P: Provider>(
         // SAFETY: ib_core calls this operation for processes only, with the `driver_udata` of the
         // call.
         let call = unsafe { UserCall::<P>::from_raw(udata) }.ok_or(EINVAL)?;
-        call.udata.refuse_request()?;
+        call.udata.require_zero_request()?;
         call.udata.require_response(RingReply::SIZE)?;
         // SAFETY: The CQ is alive while ib_core calls its operations.
         let cq = unsafe { of::<P>(base) };

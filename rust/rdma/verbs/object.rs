@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C objects of verbs (`ib_pd`, `ib_qp`, …) and the driver's objects inside them.
+//! The C objects of verbs (`ib_pd`, `ib_qp`, …) and the references in them to driver objects.
 //!
 //! ib_core allocates most C objects with the size that the driver states in `struct ib_device_ops`,
 //! and passes the driver a pointer to the beginning. The driver allocates `ib_mr` and `ib_dm`. One

@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         let call = unsafe { UserCall::<P>::of_creation(udata) }?;
         if let Some(call) = &call {
-            call.udata.refuse_request()?;
+            call.udata.require_zero_request()?;
             call.udata.require_response(SrqReply::SIZE)?;
         }
         // SAFETY: ib_core passes valid attributes.

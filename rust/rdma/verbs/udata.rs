@@ -74,7 +74,7 @@ impl Udata<'_> {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for a request with other bytes, `EFAULT`.
-    pub fn refuse_request(&self) -> Result {
+    pub fn require_zero_request(&self) -> Result {
         // SAFETY: `raw` is valid by the type invariant.
         to_result(unsafe { bindings::ib_is_udata_in_empty(self.raw.as_ptr()) })
     }
@@ -112,7 +112,7 @@ impl Udata<'_> {
 }
 
 /// Checks that a call carries no driver data: refuses a request that contains anything but zeros
-/// ([`Udata::refuse_request`]), and fills the response buffer with zeros.
+/// ([`Udata::require_zero_request`]), and fills the response buffer with zeros.
 ///
 /// Must not be used for destructions. uverbs undoes a creation by a destruction with the creation's
 /// driver data (`rdma_alloc_abort_uobject()`, rdma_core.c). The process may have changed these data
@@ -128,7 +128,7 @@ impl Udata<'_> {
 pub(crate) unsafe fn require_zero_udata(raw: *mut bindings::ib_udata) -> Result {
     // SAFETY: The caller guarantees that `raw` is null or valid (see `# Safety`).
     if let Some(udata) = unsafe { Udata::from_raw(raw) } {
-        udata.refuse_request()?;
+        udata.require_zero_request()?;
         udata.respond(&[])?;
     }
     Ok(())

@@ -33,8 +33,8 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Returns the page number `index` of the range and whether the process may write to it.
-    /// Returns `None` if the process has no page there.
+    /// Returns the page at `index` (in pages) of the range, and whether the process may write to
+    /// it. Returns `None` if the process has no page there.
     ///
     /// # Errors
     ///
@@ -106,8 +106,8 @@ pub(super) unsafe fn walk(
         kernel::error::to_result(done)?;
         // SAFETY: The caller guarantees that `umem` is valid (see `# Safety`).
         let hold = unsafe { Hold::new(umem) };
-        // SAFETY: The caller guarantees that `umem` is valid. The notifier changes the number under
-        // this lock.
+        // SAFETY: The caller guarantees that `umem` is valid. The notifier changes its sequence
+        // number under this lock.
         let stale =
             unsafe { bindings::mmu_interval_read_retry(walked.notifier, walked.notifier_seq) };
         let stored = (!stale).then(|| {

@@ -108,8 +108,8 @@ pub(super) fn allocate(size: usize, headroom: usize) -> Option<NonNull<bindings:
 ///
 /// # Safety
 ///
-/// The caller must own the valid buffer, which it gives up. The buffer must not have been sent: it
-/// has no route, no socket, no destructor and no extensions.
+/// The caller must own the valid buffer, which it gives up. The buffer must not have been passed
+/// to the IP layer: it has no route, no socket, no destructor and no extensions.
 #[inline]
 pub(super) unsafe fn free(skb: NonNull<bindings::sk_buff>) {
     // SAFETY: The caller guarantees that it owns the valid buffer (see `# Safety`).

@@ -64,7 +64,7 @@ struct Control {
     sender: Option<u32>,
     /// Contents of the buffer.
     contents: Contents,
-    /// Number of packets of a train or a burst that were received before.
+    /// Number of packets of the train or burst that the QP has already received.
     received: u32,
 }
 
@@ -105,8 +105,8 @@ pub enum IpHeader<'a> {
 /// that is nearest to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// The packet has IP options, extension headers, a wrong length, or an IPv6 header with IPv4
-    /// addresses or without a source address; it was fragmented without IPsec; or memory is short.
+    /// The packet has IP options, extension headers, a wrong length, no source address, or an IPv6
+    /// header with IPv4-mapped addresses; it was fragmented without IPsec; or memory is short.
     IpHeader,
     /// The packet is not a valid RoCE packet, for this reason.
     Malformed(DropReason),
@@ -352,13 +352,13 @@ impl RxSkb {
         unsafe { (*self.control()).contents = Contents::Train };
     }
 
-    /// Returns how many packets of the train or burst were received before.
+    /// Returns how many packets of the train or burst the QP has already received.
     pub fn received(&self) -> u32 {
         // SAFETY: The control block holds a `Control` by the type invariant.
         unsafe { (*self.control()).received }
     }
 
-    /// Records how many packets of the train or burst were received.
+    /// Records how many packets of the train or burst the QP has received.
     pub fn set_received(&mut self, count: u32) {
         // SAFETY: The control block holds a `Control` by the type invariant. `self` owns the
         // buffer.
@@ -493,7 +493,7 @@ impl Drop for RxSkb {
         if self.sender().is_some() {
             // SAFETY: By the type invariant `self` owns the buffer, which is not used again. It
             // has a sender, so it comes from `from_local`, or is a clone or a copy of such a
-            // buffer. None of them was sent.
+            // buffer. None of them was passed to the IP layer.
             return unsafe { recycle::free(self.0) };
         }
         // SAFETY: By the type invariant `self` owns the buffer, which is not used again.

@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: ib_core's buffers are null or valid during the call.
         let call = unsafe { UserCall::<P>::of_creation(udata) }?;
         if let Some(call) = &call {
-            call.udata.refuse_request()?;
+            call.udata.require_zero_request()?;
             call.udata.require_response(2 * RingReply::SIZE)?;
         }
         // SAFETY: ib_core passes valid attributes.

@@ -628,8 +628,8 @@ impl Drop for Service {
     fn drop(&mut self) {
         // Users must be unable to add devices before the devices are unregistered. The devices must
         // be unregistered before the notifier: `unregister_netdevice_notifier()` (net/core/dev.c)
-        // reports the end of all network devices to the notifier, and QPs that end need the network
-        // devices, to leave groups and to send to their peers.
+        // reports all network devices to the notifier as unregistered, and QPs that end need the
+        // network devices, to leave groups and to send to their peers.
         self.link_type = None;
         self.links.unregister(|_| true);
         self.notifier = None;
