@@ -243,6 +243,17 @@ pub fn poll_train(
 }
 
 #[inline(never)]
+pub fn poll_into(
+    qp: &mut OpaqueQp<'_>,
+    next: &mut Option<Transmit>,
+    now: Instant,
+    limits: TrainLimits,
+    host: &mut Opaque,
+) {
+    qp.poll_into(next, now, limits, host);
+}
+
+#[inline(never)]
 pub fn flushes(qp: &OpaqueQp<'_>) -> bool {
     qp.flushes()
 }

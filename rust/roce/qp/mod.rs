@@ -13,6 +13,7 @@ mod allowance;
 pub mod attr;
 mod modify;
 mod pause;
+mod poll;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,7 @@ use crate::host::{AccessFault, Count, Event, Host, QpDropReason, ScatterFault};
 use crate::ids::Pkey;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
-use crate::requester::{Progress, Requester};
+use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::time::Instant;
 use crate::train::Train;
@@ -293,43 +294,24 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         limits: TrainLimits,
         host: &mut H,
     ) -> Option<Transmit> {
-        let transmit = self.poll_next(now, limits, host);
-        if transmit.is_none() {
-            self.begin_run();
-        }
-        transmit
+        let mut next = None;
+        self.poll_into(&mut next, now, limits, host);
+        next
     }
 
-    /// Polls the sides, or flushes, as the state requires.
-    fn poll_next<H: Host>(
+    /// Works as [`Self::poll_train`], but stores the result in `next`, so that it isn't moved.
+    pub fn poll_into<H: Host>(
         &mut self,
+        next: &mut Option<Transmit>,
         now: Instant,
         limits: TrainLimits,
         host: &mut H,
-    ) -> Option<Transmit> {
-        self.backlog = false;
-        let may_send = self.pause.is_over(now);
-        if self.state.sends() && may_send {
-            let transmit = self.poll_sides(now, limits, host);
-            if transmit.is_some() {
-                return transmit;
-            }
+    ) {
+        *next = None;
+        self.poll_next(next, now, limits, host);
+        if next.is_none() {
+            self.begin_run();
         }
-        self.flush_posted(host);
-        if matches!(
-            self.state,
-            State::Reset | State::Init | State::Rts | State::Sqd(_)
-        ) {
-            return None;
-        }
-        if !may_send {
-            return None;
-        }
-        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
-        // The host must read the memory of each now, because the owner will use it for something
-        // else.
-        let limit = if self.flushes() { 1 } else { limits.responses };
-        self.responder.poll_transmit(limit, &self.context, host)
     }
 
     /// Returns whether the state completes posted work requests in error.
@@ -541,47 +523,6 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             self.state = State::Rtr { established: true };
             host.raise(Event::CommEst);
         }
-    }
-
-    /// Polls both sides, beginning with `next_side`. If the responder is first and returns a
-    /// packet, the requester is first in the next poll, otherwise the responder.
-    fn poll_sides<H: Host>(
-        &mut self,
-        now: Instant,
-        limits: TrainLimits,
-        host: &mut H,
-    ) -> Option<Transmit> {
-        let limit = limits.responses;
-        let responder_is_first = self.next_side == Side::Responder;
-        if responder_is_first {
-            if let Some(transmit) = self.responder.poll_transmit(limit, &self.context, host) {
-                self.next_side = Side::Requester;
-                return Some(transmit);
-            }
-        }
-        self.next_side = Side::Responder;
-        if !self.context.config.kind.has_requester() {
-            return self.responder.poll_transmit(limit, &self.context, host);
-        }
-        let draining = matches!(self.state, State::Sqd(_));
-        match self.requester.poll_transmit(
-            now,
-            limits.requests,
-            draining,
-            &self.context,
-            &mut self.allowance.sends,
-            host,
-        ) {
-            Progress::Send(transmit) => return Some(transmit),
-            Progress::Idle => {}
-            Progress::Busy => self.backlog = true,
-            Progress::Fatal => self.apply_outcome(Side::Requester, Outcome::Fatal, host),
-        }
-        self.check_drained(host);
-        if responder_is_first {
-            return None;
-        }
-        self.responder.poll_transmit(limit, &self.context, host)
     }
 
     /// Changes the state as the side's outcome requires.

@@ -28,7 +28,6 @@ use crate::host::{Count, Fetch, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots, Steps};
 use crate::time::Instant;
-use crate::transmit::Transmit;
 use crate::wc::WcStatus;
 use crate::wr::SendSlot;
 
@@ -42,8 +41,8 @@ pub use wqe::SendWqe;
 /// Result of a poll of the requester.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// The next packet to send.
-    Send(Transmit),
+    /// The caller's place has the next packet to send.
+    Send,
     /// There is nothing to do now.
     Idle,
     /// The poll stopped at its limit of steps. Work is left.

@@ -11,6 +11,7 @@ use crate::host::{Fetch, Host, LocalAccess};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots, Steps};
 use crate::time::Instant;
+use crate::transmit::Transmit;
 use crate::wc::WcStatus;
 use crate::wr::{LocalOp, SendOp};
 
@@ -52,10 +53,12 @@ impl Step {
 }
 
 impl<W: Slots<SendWqe>> Requester<W> {
-    /// Returns the next train to send, of `limit` packets at most, if one may be sent. With
-    /// `draining` no new WQE starts. Each action that sends no packet takes one of `steps`.
+    /// Stores the next train to send, of `limit` packets at most, in `next`, if one may be sent.
+    /// With `draining` no new WQE starts. Each action that sends no packet takes one of `steps`.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
+        next: &mut Option<Transmit>,
         now: Instant,
         limit: u32,
         draining: bool,
@@ -71,7 +74,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         // A packet takes no step: the host limits the packets of a run.
         while !steps.are_spent() {
-            if let Some(progress) = self.step(now, limit, draining, context, host) {
+            if let Some(progress) = self.step(next, now, limit, draining, context, host) {
                 return progress;
             }
             steps.take();
@@ -103,6 +106,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Makes one step of progress. Returns `None` if the caller shall continue.
     fn step<H: Host>(
         &mut self,
+        next: &mut Option<Transmit>,
         now: Instant,
         limit: u32,
         draining: bool,
@@ -113,7 +117,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.finish_sent(host);
         }
         if self.cursor.wqe < self.started {
-            return self.send_started(now, limit, draining, context, host);
+            return self.send_started(next, now, limit, draining, context, host);
         }
         if let Some(status) = self.fault {
             if self.started > 0 {
@@ -236,6 +240,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// the same train.
     fn send_started<H: Host>(
         &mut self,
+        next: &mut Option<Transmit>,
         now: Instant,
         limit: u32,
         draining: bool,
@@ -274,9 +279,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             Marks::default()
         };
         let wqe = self.window.get(at)?;
-        Some(Progress::Send(segment::build(
-            wqe, packet, count, marks, context,
-        )?))
+        *next = segment::build(wqe, packet, count, marks, context);
+        next.as_ref().map(|_| Progress::Send)
     }
 
     /// Returns how many packets of `wqe`, from packet `index` on, may be sent as one train: at most

@@ -34,17 +34,19 @@ const UNLIMITED: Syndrome = Syndrome::Ack {
 };
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Returns the next response, if one is due, or a train of `limit` READ responses at most.
+    /// Stores the next response in `next`, if one is due, or a train of `limit` READ responses at
+    /// most.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
+        next: &mut Option<Transmit>,
         limit: u32,
         context: &Context,
         host: &mut H,
-    ) -> Option<Transmit> {
+    ) {
         self.undo = Undo::Nothing;
         if self.unheard >= MOST_UNHEARD && !self.ring.rests() {
             if !matches!(self.answer, Answer::Refused(..)) {
-                return None;
+                return;
             }
             self.cancel_responses();
         }
@@ -52,25 +54,25 @@ impl<R: Slots<Replay>> Responder<R> {
         let limit = limit.min(MOST_UNHEARD.saturating_sub(self.unheard));
         let answer = self.ring.send_next(|replay| {
             let before = (replay.pending, replay.sent);
-            let transmit = next_packet(replay, msn, limit, context);
-            (before, (replay.pending, replay.sent), transmit)
+            *next = next_packet(replay, msn, limit, context);
+            (before, (replay.pending, replay.sent))
         });
-        if let Some((number, (before, after, transmit))) = answer {
+        if let Some((number, (before, after))) = answer {
             self.undo = Undo::Replay {
                 number,
                 before,
                 after,
             };
             if matches!(before.0, Pending::Stream(_)) {
-                let count = transmit.as_ref().map_or(1, |transmit| transmit.count);
+                let count = next.as_ref().map_or(1, |transmit| transmit.count);
                 self.unheard = self.unheard.saturating_add(count);
             }
-            return transmit;
+            return;
         }
         self.undo = Undo::Answer(self.answer);
         let mut left = Answer::Nothing;
         let (psn, syndrome) = match self.answer {
-            Answer::Nothing => return None,
+            Answer::Nothing => return,
             Answer::Ack(psn) => (psn, UNLIMITED),
             Answer::Missing {
                 newest,
@@ -88,7 +90,7 @@ impl<R: Slots<Replay>> Responder<R> {
             syndrome,
             msn: self.msn,
         };
-        Some(response(psn, Body::Ack(aeth), context))
+        *next = Some(response(psn, Body::Ack(aeth), context));
     }
 
     /// Schedules the last train of `count` READ responses again. Nothing happened since the poll.

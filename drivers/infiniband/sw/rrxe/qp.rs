@@ -10,6 +10,7 @@
 mod admin;
 mod arrivals;
 mod attributes;
+pub(crate) mod built;
 mod burst;
 mod burst_path;
 pub(crate) mod cached_state;

@@ -164,8 +164,10 @@ impl Bench {
     }
 
     fn poll(&mut self) -> Option<Transmit> {
+        let mut next = None;
         self.responder
-            .poll_transmit(1, &self.context, &mut self.host)
+            .poll_transmit(&mut next, 1, &self.context, &mut self.host);
+        next
     }
 
     fn poll_said(&mut self) -> Option<Said> {

@@ -18,7 +18,7 @@ use roce::{
 use crate::{
     device::stats::Counters,
     net::{rx::deliver_copies, tx::PacketBuilder},
-    qp::{effects::RunEffects, engine::TxOutcome, note_peer, Qp},
+    qp::{built::TxOutcome, effects::RunEffects, note_peer, Qp},
 };
 
 /// Puts a packet of `qp` into the inbox of the destination QP, its queue of received packets. That

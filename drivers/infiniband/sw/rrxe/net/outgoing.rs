@@ -17,18 +17,11 @@ use rdma::net::{
     tx_limit::TxCount,
 };
 
-use crate::qp::peer::Peer;
-
 /// A packet or a frame to send.
 pub(crate) enum Outgoing {
-    /// An IP packet.
-    Packet {
-        /// The packet, complete but for the link-layer header and an IPv4 header's checksum.
-        packet: TxPacket,
-        /// Route of a datagram. `None` for other packets: they take the route of their QP's peer.
-        route: Option<Route>,
-    },
-    /// A burst of packets, which take the route of their QP's peer.
+    /// An IP packet, complete but for the link-layer header and an IPv4 header's checksum.
+    Packet(TxPacket),
+    /// A burst of packets.
     Burst(TxBurst),
     /// A whole frame, and the network device that sends it.
     Frame(TxFrame, Netdev),
@@ -36,7 +29,7 @@ pub(crate) enum Outgoing {
 
 impl Outgoing {
     /// Passes the packet or frame to the network stack. It counts for `tx_limit` until the
-    /// destructor of its buffer is called. `peer` is the peer of the sending QP.
+    /// destructor of its buffer is called. `route` is the route of a packet.
     ///
     /// # Context
     ///
@@ -46,13 +39,10 @@ impl Outgoing {
     ///
     /// Any error means that the packet is lost. `EMSGSIZE` if it is longer than the network
     /// device's MTU.
-    pub(crate) fn send(self, peer: &Peer, tx_limit: &Arc<TxCount>) -> Result {
+    pub(crate) fn send(self, route: Option<&Route>, tx_limit: &Arc<TxCount>) -> Result {
         match self {
-            Self::Packet { packet, route } => {
-                let route = route.as_ref().or_else(|| peer.route()).ok_or(ENETUNREACH)?;
-                packet.send(route, tx_limit)
-            }
-            Self::Burst(burst) => burst.send(peer.route().ok_or(ENETUNREACH)?, tx_limit),
+            Self::Packet(packet) => packet.send(route.ok_or(ENETUNREACH)?, tx_limit),
+            Self::Burst(burst) => burst.send(route.ok_or(ENETUNREACH)?, tx_limit),
             // Any error becomes `EAGAIN`. So the caller doesn't conclude from an `EMSGSIZE` of the
             // network stack that the frame is longer than the MTU: its length was compared with the
             // MTU before.

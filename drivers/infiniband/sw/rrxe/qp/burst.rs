@@ -13,8 +13,9 @@ use roce::{
 };
 
 use super::{
+    built::{Built, Next, TxOutcome},
     effects::RunEffects,
-    engine::{Built, Core, Next, TxOutcome},
+    engine::Core,
     payload::PayloadReader,
     Qp,
 };
@@ -59,7 +60,7 @@ impl Core {
             self.build_burst(qp, transmit)
         };
         match built {
-            Some(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
+            Some(Built::Send(outgoing)) => return Some(Next::Send(outgoing)),
             Some(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
             Some(Built::Handled(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
             None => {

@@ -9,7 +9,11 @@ use kernel::{
     sync::{Arc, ArcBorrow},
     time::hrtimer::ArcHrTimerHandle,
 };
-use rdma::{net::tx_cpu::TxCpu, support::table::LastLookup, trace};
+use rdma::{
+    net::{route::Route, tx_cpu::TxCpu},
+    support::table::LastLookup,
+    trace,
+};
 use roce::{
     host::{AccessFault, Count},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
@@ -28,6 +32,7 @@ use crate::{
     net::{local, outgoing::Outgoing, rx::RxPacket, tx::PacketBuilder},
     qp::{
         arrivals::Arrivals,
+        built::{Built, Next, Polled, TxOutcome},
         burst,
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
@@ -369,21 +374,24 @@ impl Core {
         if self.engine.flushes() && !qp.tx_limit.available() {
             self.with_engine(qp, None, effects, |engine, host| engine.flush_posted(host));
         }
+        let mut polled = Polled::default();
         while *budget > 0 && (resumes || !self.has_nothing_to_send()) && qp.tx_limit.available() {
             let arrived = || has_arrived(&self.engine, qp);
             if !self.tx_cpu.admits(CpuId::current(), arrived) {
                 effects.continuation = Continuation::On(self.tx_cpu.cpu());
                 break;
             }
-            let Some(next) = self.build_next(qp, now, resumes, effects) else {
+            let next = self.build_next(&mut polled, qp, now, resumes, effects);
+            let (Some(next), Some(transmit)) = (next, &polled.transmit) else {
                 break;
             };
             // Sent here and not in `build_next`, whose stack frame is gone by now: the network
             // stack needs the rest of the kernel stack.
             let cost = match next {
-                Next::Send(outgoing, transmit) => {
-                    let sent = outgoing.send(&self.peer, &qp.tx_limit);
-                    self.handle_sent(qp, now, &transmit, sent, effects);
+                Next::Send(outgoing) => {
+                    let route = polled.route.as_ref().or_else(|| self.peer.route());
+                    let sent = outgoing.send(route, &qp.tx_limit);
+                    self.handle_sent(qp, now, transmit, sent, effects);
                     transmit.count
                 }
                 Next::Done(count) => train::cost(count),
@@ -392,38 +400,36 @@ impl Core {
         }
     }
 
-    /// Builds the engine's next packet. Returns `None` if the engine has none, or if memory that
-    /// the packet needs is absent.
+    /// Builds the engine's next packet, which it stores in `polled`. Returns `None` if the engine
+    /// has none, or if memory that the packet needs is absent.
     #[inline(never)]
     fn build_next(
         &mut self,
+        polled: &mut Polled,
         qp: &Qp,
         now: Instant,
         resumes: bool,
         effects: &mut RunEffects,
     ) -> Option<Next> {
-        let mut parked_transmit = None;
+        let Polled { transmit, route } = polled;
+        *transmit = None;
         if resumes {
             let taken = self.parked.take_transmit(self.engine.state());
-            parked_transmit = taken.filter(|transmit| self.engine.may_send(transmit));
+            *transmit = taken.filter(|transmit| self.engine.may_send(transmit));
         }
-        let polled;
-        let next = if parked_transmit.is_some() {
-            parked_transmit.as_ref()
-        } else {
+        if transmit.is_none() {
             let limits = self.train_limits(qp);
-            polled = self.with_engine(qp, None, effects, |engine, host| {
-                engine.poll_train(now, limits, host)
+            self.with_engine(qp, None, effects, |engine, host| {
+                engine.poll_into(transmit, now, limits, host)
             });
-            polled.as_ref()
-        };
-        let transmit = next?;
+        }
+        let transmit = transmit.as_ref()?;
         if transmit.count > 1 {
             return self.build_several(qp, now, transmit, effects);
         }
         self.note_single(transmit);
-        match self.build(qp, transmit, effects) {
-            Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing, *transmit)),
+        match self.build(qp, transmit, route, effects) {
+            Ok(Built::Send(outgoing)) => return Some(Next::Send(outgoing)),
             Ok(Built::Handled(TxOutcome::Left | TxOutcome::Lost)) => {}
             Ok(Built::Handled(TxOutcome::Dropped)) => self.engine.transmit_dropped(now, transmit),
             Err(_) if self.parked.is_parked() => {
@@ -474,8 +480,9 @@ impl Core {
         !self.sq.has_posted() && self.engine.rests()
     }
 
-    /// Builds one packet. A packet to a QP of this host is delivered here. Copies of a multicast
-    /// packet are delivered to the group's members on this host.
+    /// Builds one packet, and stores the route of a datagram in `route`. A packet to a QP of this
+    /// host is delivered here. Copies of a multicast packet are delivered to the group's members on
+    /// this host.
     ///
     /// # Errors
     ///
@@ -485,6 +492,7 @@ impl Core {
         &mut self,
         qp: &Qp,
         transmit: &Transmit,
+        route: &mut Option<Route>,
         effects: &mut RunEffects,
     ) -> Result<Built, TransmitFault> {
         if matches!(self.peer, Peer::Raw) {
@@ -499,12 +507,16 @@ impl Core {
         }
         let counters = &self.counters;
         let (pd, length) = (self.pd.id(), packet.payload_len);
-        let mut found = None;
+        let found;
         let resolved = match (packet.service, transmit.source) {
             (Service::Ud(_), Source::Send { slot, .. }) => {
                 let destination = self.sq.destination(slot);
-                found = destination.resolve(&qp.device, pd, qp.qpn, packet.bth.dest)?;
-                found.as_ref().map(|(address, route)| (address, route))
+                let address;
+                (address, *route) = destination
+                    .resolve(&qp.device, pd, qp.qpn, packet.bth.dest)?
+                    .unzip();
+                found = address;
+                found.as_ref().zip(route.as_ref())
             }
             _ => self.peer.connected(),
         };
@@ -546,37 +558,8 @@ impl Core {
             counters.count(Count::SendErr);
             return Ok(Built::Handled(TxOutcome::Dropped));
         };
-        let route = found.map(|(_, route)| route);
-        Ok(Built::Send(Outgoing::Packet { packet, route }))
+        Ok(Built::Send(Outgoing::Packet(packet)))
     }
-}
-
-/// Result of the building of a packet.
-pub(super) enum Built {
-    /// The network stack has to send the packet.
-    Send(Outgoing),
-    /// The packet needs no more work.
-    Handled(TxOutcome),
-}
-
-/// Result of the building of the engine's next packet.
-pub(super) enum Next {
-    /// The packet is built, and the network stack has to send it.
-    Send(Outgoing, Transmit),
-    /// This many packets need no more work.
-    Done(u32),
-}
-
-/// Outcome of a packet that the network stack does not have to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TxOutcome {
-    /// The packet is in a queue of a QP of this host, or no QP takes it.
-    Left,
-    /// The host dropped the packet, because there was no memory, no route or no room in a queue.
-    Dropped,
-    /// The host dropped the packet, and the engine is not told: it would send the packet again, and
-    /// the packet would be dropped again.
-    Lost,
 }
 
 /// Returns the error for a packet that is larger than the network device's MTU. Returns `Ok` if the

@@ -12,12 +12,7 @@ use roce::{
     wire::packet::Packet,
 };
 
-use super::{
-    burst_path::BurstPath,
-    effects::RunEffects,
-    engine::{Core, TxOutcome},
-    Qp,
-};
+use super::{built::TxOutcome, burst_path::BurstPath, effects::RunEffects, engine::Core, Qp};
 use crate::{
     device::stats::Counter,
     memory::mw::RemoteContext,
