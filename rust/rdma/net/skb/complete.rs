@@ -188,7 +188,7 @@ impl TxPacket {
         }
         // SAFETY: By the type invariant both headers are linear and have these lengths. They have
         // just been pulled. The buffer is given up.
-        Ok(unsafe { RxSkb::from_local(self.skb.into_raw(), sender) })
+        Ok(unsafe { RxSkb::from_local(self.skb.into_raw(), sender, false) })
     }
 }
 

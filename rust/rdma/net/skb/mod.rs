@@ -10,6 +10,7 @@ mod backlog;
 mod burst;
 mod complete;
 mod frame;
+mod headers;
 mod ingress;
 mod pages;
 mod queue;
@@ -29,6 +30,7 @@ pub use self::{
     burst::TxBurst,
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
+    headers::Headers,
     ingress::Ingress,
     pages::TxPages,
     queue::{FrameQueue, SkbQueue},

@@ -9,12 +9,14 @@ use kernel::{ffi::c_int, prelude::*, sync::Arc, types::Opaque};
 use super::{
     backlog::{Backlog, PayerBacklogs, QueueUsage},
     burst::burst_count,
-    RxFrame, RxSkb,
+    headers, RxFrame, RxSkb,
 };
 use crate::bindings;
 
-/// Number of bytes before `data` that a copy keeps. The headers up to the UDP header fit.
+/// Number of bytes before `data` that a copy keeps. The headers up to the UDP header fit, and so do
+/// decoded headers.
 const HEADROOM: u32 = 128;
+const _: () = assert!(headers::LEN <= HEADROOM as usize);
 /// Number of bytes that a buffer may have beyond twice the length of its packet, for its structures
 /// and headers. A copy of the shortest packet takes 960 bytes with Debian's configuration:
 /// `struct sk_buff`, the shared info and the smallest head (`SKB_SMALL_HEAD_CACHE_SIZE`,
@@ -243,7 +245,9 @@ unsafe fn compact(
 /// # Safety
 ///
 /// The buffer must be valid.
-unsafe fn copy_of(skb: NonNull<bindings::sk_buff>) -> Option<NonNull<bindings::sk_buff>> {
+pub(super) unsafe fn copy_of(
+    skb: NonNull<bindings::sk_buff>,
+) -> Option<NonNull<bindings::sk_buff>> {
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let headroom = unsafe { bindings::skb_headroom(skb.as_ptr()) }.min(HEADROOM);
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`). The copy has no more

@@ -11,6 +11,7 @@ use roce::wire::DropReason;
 use super::{
     burst::burst_count,
     crc32,
+    headers::Headers,
     ingress::{Ingress, Origin},
     linear, recycle,
 };
@@ -36,7 +37,8 @@ pub(super) fn ip_len(network: Network) -> usize {
     }
 }
 
-/// A received packet, from its BTH to its ICRC.
+/// A received packet, from its BTH to its ICRC. If its headers are decoded ([`Headers`]), only its
+/// payload.
 ///
 /// Dropping it frees the buffer as consumed (`consume_skb()`). [`Self::discard`] frees the buffer
 /// as dropped.
@@ -44,9 +46,10 @@ pub(super) fn ip_len(network: Network) -> usize {
 /// # Invariants
 ///
 /// The buffer is valid, `self` alone owns it, and it has no `frag_list`. Its bytes may be shared
-/// with other buffers, and are only read. `data` is right behind a UDP header. The network header
-/// is set, and lies 20 bytes (IPv4) or 40 bytes (IPv6) before the UDP header. Both headers are
-/// linear. `cb` holds a [`Control`].
+/// with other buffers, and are only read. `cb` holds a [`Control`]. If that says that the headers
+/// are decoded, [`Headers`] lie right in front of `data`. Else `data` is right behind a UDP header.
+/// The network header is set then, and lies 20 bytes (IPv4) or 40 bytes (IPv6) before the UDP
+/// header. Both headers are linear.
 pub struct RxSkb(NonNull<bindings::sk_buff>);
 
 // SAFETY: A socket buffer is not bound to a thread.
@@ -57,6 +60,8 @@ unsafe impl Send for RxSkb {}
 struct Control {
     /// Whether the ICRC needs no check.
     trusted: bool,
+    /// Whether the headers are decoded.
+    decoded: bool,
     /// The way by which the packet reached the socket. Empty if a QP of this host sent it without a
     /// network.
     origin: Origin,
@@ -183,7 +188,7 @@ impl RxSkb {
         };
         // SAFETY: The caller gives the buffer up (see `# Safety`). `strip` established the
         // invariants except the control block.
-        let skb = unsafe { Self::new(skb, false, origin, None, contents) };
+        let skb = unsafe { Self::new(skb, false, false, origin, None, contents) };
         if !skb.has_addresses() {
             skb.discard(Discard::IpHeader);
             return Err(Discard::IpHeader);
@@ -200,8 +205,8 @@ impl RxSkb {
     /// net/ipv6/ip6_input.c).
     fn has_addresses(&self) -> bool {
         match self.ip_header() {
-            IpHeader::V4(&[.., source, _, _, _, _, _, _, _]) => source != 0,
-            IpHeader::V6(_) => {
+            Some(IpHeader::V4(&[.., source, _, _, _, _, _, _, _])) => source != 0,
+            _ => {
                 let Endpoints {
                     source,
                     destination,
@@ -212,16 +217,22 @@ impl RxSkb {
         }
     }
 
-    /// Takes over the buffer of a packet from QP `sender` of this host.
+    /// Takes over the buffer of a packet from QP `sender` of this host. `decoded` says whether the
+    /// headers are decoded.
     ///
     /// # Safety
     ///
     /// The buffer must be as the type's invariants say, except its control block. The caller gives
     /// it up.
-    pub(super) unsafe fn from_local(skb: NonNull<bindings::sk_buff>, sender: u32) -> Self {
+    pub(super) unsafe fn from_local(
+        skb: NonNull<bindings::sk_buff>,
+        sender: u32,
+        decoded: bool,
+    ) -> Self {
+        let (origin, contents) = (Origin::default(), Contents::Packet);
         // SAFETY: The caller guarantees that the buffer is as the invariants say, and gives it up
         // (see `# Safety`).
-        unsafe { Self::new(skb, true, Origin::default(), Some(sender), Contents::Packet) }
+        unsafe { Self::new(skb, true, decoded, origin, Some(sender), contents) }
     }
 
     /// Takes over a buffer and initialises its control block.
@@ -233,6 +244,7 @@ impl RxSkb {
     unsafe fn new(
         skb: NonNull<bindings::sk_buff>,
         trusted: bool,
+        decoded: bool,
         origin: Origin,
         sender: Option<u32>,
         contents: Contents,
@@ -242,6 +254,7 @@ impl RxSkb {
         let skb = Self(skb);
         let control = Control {
             trusted,
+            decoded,
             origin,
             sender,
             contents,
@@ -277,7 +290,22 @@ impl RxSkb {
         Self(skb)
     }
 
-    /// Returns the number of bytes from the BTH to the end of the ICRC.
+    /// Returns the headers, if they are decoded.
+    #[inline]
+    pub fn decoded(&self) -> Option<Headers> {
+        // SAFETY: If the headers are decoded, they lie in front of the data by the type invariant.
+        self.is_decoded().then(|| unsafe { Headers::read(self.0) })
+    }
+
+    /// Returns whether the headers are decoded.
+    #[inline]
+    fn is_decoded(&self) -> bool {
+        // SAFETY: The control block holds a `Control` by the type invariant.
+        unsafe { (*self.control()).decoded }
+    }
+
+    /// Returns the number of bytes from the BTH to the end of the ICRC. If the headers are decoded,
+    /// returns the number of bytes of payload.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         // SAFETY: The buffer is valid by the type invariant.
@@ -305,27 +333,32 @@ impl RxSkb {
         unsafe { linear(self.0) }
     }
 
-    /// Returns the IP header.
-    pub fn ip_header(&self) -> IpHeader<'_> {
+    /// Returns the IP header, unless the headers are decoded.
+    #[inline]
+    pub fn ip_header(&self) -> Option<IpHeader<'_>> {
+        let transport = self.udp_header()?.as_ptr();
         // SAFETY: The buffer is valid by the type invariant.
         let network = unsafe { bindings::skb_network_header(self.0.as_ptr()) };
-        let transport = self.udp_header().as_ptr();
         if (transport as usize).wrapping_sub(network as usize) == IPV6_LEN {
             // SAFETY: By the type invariant the header is linear, and has 40 bytes.
-            IpHeader::V6(unsafe { &*network.cast() })
+            Some(IpHeader::V6(unsafe { &*network.cast() }))
         } else {
             // SAFETY: By the type invariant the header is linear. It has 20 bytes if it does not
             // have 40.
-            IpHeader::V4(unsafe { &*network.cast() })
+            Some(IpHeader::V4(unsafe { &*network.cast() }))
         }
     }
 
-    /// Returns the UDP header.
-    pub fn udp_header(&self) -> &[u8; UDP_LEN] {
+    /// Returns the UDP header, unless the headers are decoded.
+    #[inline]
+    pub fn udp_header(&self) -> Option<&[u8; UDP_LEN]> {
+        if self.is_decoded() {
+            return None;
+        }
         // SAFETY: The buffer is valid by the type invariant.
         let data = unsafe { (*self.0.as_ptr()).data };
         // SAFETY: By the type invariant `data` is right behind the UDP header, which is linear.
-        unsafe { &*data.sub(UDP_LEN).cast() }
+        Some(unsafe { &*data.sub(UDP_LEN).cast() })
     }
 
     /// Returns the network devices by which the packet came in.
@@ -394,11 +427,11 @@ impl RxSkb {
     /// Returns the source and the destination address.
     pub fn endpoints(&self) -> Endpoints {
         match self.ip_header() {
-            IpHeader::V4(&[.., s0, s1, s2, s3, d0, d1, d2, d3]) => Endpoints {
+            Some(IpHeader::V4(&[.., s0, s1, s2, s3, d0, d1, d2, d3])) => Endpoints {
                 source: Gid::from_ipv4([s0, s1, s2, s3]),
                 destination: Gid::from_ipv4([d0, d1, d2, d3]),
             },
-            IpHeader::V6([_, _, _, _, _, _, _, _, addresses @ ..]) => {
+            Some(IpHeader::V6([_, _, _, _, _, _, _, _, addresses @ ..])) => {
                 let (mut source, mut destination) = ([0; 16], [0; 16]);
                 let (first, second) = addresses.split_at(source.len());
                 source.copy_from_slice(first);
@@ -408,6 +441,9 @@ impl RxSkb {
                     destination: Gid(destination),
                 }
             }
+            // SAFETY: There is no IP header, so the headers are decoded. They lie in front of the
+            // data then, by the type invariant.
+            None => unsafe { Headers::read(self.0) }.endpoints,
         }
     }
 

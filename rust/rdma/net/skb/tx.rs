@@ -16,10 +16,12 @@ use kernel::{ffi::c_int, prelude::*};
 
 use super::{
     complete::{TxFrame, TxPacket, Written},
-    crc32, linear,
+    crc32,
+    headers::{self, Headers},
+    linear,
     pages::{self, TxPages},
     recycle,
-    rx::{IpHeader, UDP_LEN},
+    rx::{IpHeader, RxSkb, UDP_LEN},
 };
 use crate::{bindings, device::gid::Network, memory::copy::copy_bytes, verbs::mr::Span};
 
@@ -77,6 +79,17 @@ impl TxSkb {
             room,
             unwritten: 0,
         })
+    }
+
+    /// Works as [`Self::new_local`] for a packet with decoded headers ([`Self::into_decoded`]) and
+    /// up to `room` bytes of payload.
+    ///
+    /// # Context
+    ///
+    /// Any context but hard interrupts; does not sleep.
+    #[inline]
+    pub fn new_decoded(room: usize) -> Option<Self> {
+        Self::new_local(headers::LEN, room)
     }
 
     /// Adds room for `len` bytes in `pages` behind the linear data, which gets no more bytes. The
@@ -246,6 +259,27 @@ impl TxSkb {
         // SAFETY: Both headers were pushed, so they are linear. The version and length of the IP
         // header were checked above.
         Ok(unsafe { TxPacket::new(self.into_written(), network) })
+    }
+
+    /// Turns the payload so far into a packet with decoded headers, which was received from QP
+    /// `sender` of this host.
+    ///
+    /// # Errors
+    ///
+    /// Returns `ENOSPC` if there is no headroom; `EINVAL` if not all bytes in pages were written.
+    pub fn into_decoded(self, headers: &Headers, sender: u32) -> Result<RxSkb> {
+        if self.unwritten != 0 {
+            return Err(EINVAL);
+        }
+        if self.headroom() < headers::LEN {
+            return Err(ENOSPC);
+        }
+        // SAFETY: By the type invariant `self` owns the valid buffer. The headroom was checked
+        // above.
+        unsafe { headers.write(self.skb) };
+        // SAFETY: The headers were written in front of the data. By the type invariant the buffer
+        // has no `frag_list`. It is given up.
+        Ok(unsafe { RxSkb::from_local(self.into_written().into_raw(), sender, true) })
     }
 
     /// Completes the frame, which consists of the data.

@@ -39,7 +39,7 @@ pub(super) fn behind(before: &RxPacket, link: &Link) -> Option<RxPacket> {
     for part in parts {
         skb.put(part).ok()?;
     }
-    let (ip, udp) = (before.skb.ip_header(), before.skb.udp_header());
+    let (ip, udp) = (before.skb.ip_header()?, before.skb.udp_header()?);
     let packet = skb.into_packet(ip, udp).ok()?;
     let skb = packet.into_rx(before.packet.bth.dest.get()).ok()?;
     RxPacket::decode(skb, link.drops())

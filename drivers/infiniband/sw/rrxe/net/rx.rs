@@ -10,7 +10,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 use rdma::{
-    net::skb::{Contents, Discard, Endpoints, Ingress, IpHeader, RxSkb},
+    net::skb::{Contents, Discard, Endpoints, Headers, Ingress, IpHeader, RxSkb},
     support::crc32::crc32_le,
     verbs::mr::{Span, SpanError},
 };
@@ -46,8 +46,8 @@ pub(crate) struct RxPacket {
     pub(crate) count: u32,
     /// Path MTU of the sender of a train.
     mtu: Mtu,
-    /// Offset of the payload from the BTH, in bytes. If the buffer holds a description of the
-    /// payload, offset of the description.
+    /// Offset of the payload from the start of the buffer's data, in bytes. If the buffer holds a
+    /// description of the payload, offset of the description.
     payload_offset: usize,
     /// Number of bytes of a train's payload before the payload of `packet`.
     skipped: u32,
@@ -65,46 +65,73 @@ pub(crate) struct Selection {
 }
 
 impl RxPacket {
-    /// Decodes the headers. The caller checks the ICRC. A packet with invalid headers is freed and
-    /// counted in `drops`.
+    /// Decodes the headers, unless they are decoded. The caller checks the ICRC. A packet with
+    /// invalid headers is freed and counted in `drops`.
+    pub(crate) fn decode(skb: RxSkb, drops: &Drops) -> Option<Self> {
+        let mut place = None;
+        Self::decode_into(&mut place, skb, drops);
+        place
+    }
+
+    /// Works as [`Self::decode`], but stores the packet in `place`, so that it isn't moved.
     #[inline(never)]
-    pub(crate) fn decode(mut skb: RxSkb, drops: &Drops) -> Option<Self> {
-        match decode(&mut skb) {
-            Ok(decoded) => {
-                let packet = Self {
-                    endpoints: skb.endpoints(),
-                    skb,
-                    packet: decoded.packet,
-                    count: 1,
-                    mtu: Mtu::Bytes4096,
-                    payload_offset: decoded.payload_offset,
-                    skipped: 0,
-                    sender: None,
-                };
-                match packet.skb.contents() {
-                    Contents::Packet => Some(packet),
-                    _ => packet.into_train(drops),
-                }
+    pub(crate) fn decode_into(place: &mut Option<Self>, mut skb: RxSkb, drops: &Drops) {
+        match skb.decoded() {
+            Some(Headers { packet, endpoints }) => {
+                *place = Some(Self::new(skb, packet, 0, endpoints));
             }
-            Err(reason) => {
-                drops.discard(skb, Discard::Malformed(reason));
-                None
+            None => match decode(&mut skb) {
+                Ok(wire::Decoded {
+                    packet,
+                    payload_offset,
+                }) => {
+                    let endpoints = skb.endpoints();
+                    *place = Some(Self::new(skb, packet, payload_offset, endpoints));
+                }
+                Err(reason) => drops.discard(skb, Discard::Malformed(reason)),
+            },
+        }
+        let is_train = place.as_ref().is_some_and(Self::is_train);
+        if is_train && !place.as_mut().is_some_and(Self::become_train) {
+            if let Some(packet) = place.take() {
+                drops.discard(packet.skb, Discard::Malformed(DropReason::WrongLength));
             }
         }
     }
 
+    /// Frees the packet, if there is one. Not inlined: `*place = None` would copy bytes without a
+    /// value.
+    #[inline(never)]
+    pub(crate) fn free(place: &mut Option<Self>) {
+        *place = None;
+    }
+
+    /// Creates a single packet.
+    #[inline(always)]
+    fn new(skb: RxSkb, packet: Packet, payload_offset: usize, endpoints: Endpoints) -> Self {
+        Self {
+            skb,
+            packet,
+            count: 1,
+            mtu: Mtu::Bytes4096,
+            payload_offset,
+            skipped: 0,
+            sender: None,
+            endpoints,
+        }
+    }
+
     /// Turns the packet into the train that its buffer holds, without the packets that were
-    /// received before. If the buffer holds no valid train or no packet is left, frees the buffer
-    /// and counts it in `drops`.
-    fn into_train(mut self, drops: &Drops) -> Option<Self> {
+    /// received before. Returns `false` if the buffer holds no valid train or no packet is left.
+    #[inline(never)]
+    fn become_train(&mut self) -> bool {
         let train = self.described_train();
         let Some((rest, skipped)) = train.and_then(|train| train.skip(self.skb.received())) else {
-            drops.discard(self.skb, Discard::Malformed(DropReason::WrongLength));
-            return None;
+            return false;
         };
         (self.packet, self.count, self.skipped) = (rest.packet, rest.count, skipped);
         self.mtu = rest.mtu;
-        Some(self)
+        true
     }
 
     /// Returns the train that the buffer holds, with the packets that were received before.
@@ -218,13 +245,15 @@ impl RxPacket {
     /// or one made from the IPv4 header.
     pub(crate) fn grh(&self) -> [u8; GRH_LEN as usize] {
         match self.skb.ip_header() {
-            IpHeader::V4(ip) => grh::from_ipv4(ip),
-            IpHeader::V6(ip) => *ip,
+            Some(IpHeader::V4(ip)) => grh::from_ipv4(ip),
+            Some(IpHeader::V6(ip)) => *ip,
+            // Only the headers of packets between connected QPs stay decoded.
+            None => [0; GRH_LEN as usize],
         }
     }
 
-    /// Returns how many bytes behind the BTH's first byte the `len` bytes at `offset` of the
-    /// payload begin.
+    /// Returns the place in the buffer's data, in bytes, of the `len` bytes at `offset` of the
+    /// payload.
     fn locate(&self, offset: u32, len: usize) -> Result<usize, SpanError> {
         let end = (offset as usize).saturating_add(len);
         if end > self.packet.payload_len as usize {
@@ -304,9 +333,10 @@ fn decode(skb: &mut RxSkb) -> Result<wire::Decoded, DropReason> {
 #[inline(always)]
 fn start_icrc(skb: &RxSkb, bytes: &[u8]) -> Option<Icrc> {
     let (bth, next) = bytes.split_first_chunk::<BTH_LEN>()?;
-    Some(match skb.ip_header() {
-        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, skb.udp_header(), bth, next),
-        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, skb.udp_header(), bth, next),
+    let udp = skb.udp_header()?;
+    Some(match skb.ip_header()? {
+        IpHeader::V4(ip) => Icrc::start_v4(crc32_le, ip, udp, bth, next),
+        IpHeader::V6(ip) => Icrc::start_v6(crc32_le, ip, udp, bth, next),
     })
 }
 
@@ -339,7 +369,8 @@ pub(crate) fn receive(context: &NetContext, skb: RxSkb) {
     }
     // The packet is moved as little as possible: each move needs room in a stack frame. The QP's
     // packets are sent within this call, so the network stack needs the rest of the kernel stack.
-    let mut packet = RxPacket::decode(skb, &context.drops);
+    let mut packet = None;
+    RxPacket::decode_into(&mut packet, skb, &context.drops);
     if let Some(qp) = accept(context, &mut packet) {
         Qp::receive(qp.as_arc_borrow(), &mut packet);
     }

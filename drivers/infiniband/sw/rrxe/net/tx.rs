@@ -6,7 +6,7 @@ use kernel::prelude::*;
 use rdma::{
     net::{
         route::Route,
-        skb::{self, Endpoints, RxSkb, TxBurst, TxPacket, TxPages, TxSkb},
+        skb::{self, Endpoints, Headers, RxSkb, TxBurst, TxPacket, TxPages, TxSkb},
     },
     support::crc32::crc32_le,
     verbs::mr::Span,
@@ -17,7 +17,7 @@ use roce::{
     wire::{
         self,
         icrc::{self, IPV6_LEN, UDP_LEN},
-        packet::Packet,
+        packet::{Packet, Service},
         Header, BTH_LEN, ICRC_LEN, UDP_PORT,
     },
 };
@@ -53,18 +53,34 @@ pub(crate) struct PacketBuilder<'a> {
     missing: usize,
     /// Number of pad bytes behind the payload.
     pad: usize,
+    /// The headers, if they stay decoded. The socket buffer has only payload then.
+    decoded: Option<&'a Packet>,
 }
 
 impl<'a> PacketBuilder<'a> {
-    /// Begins a packet. Returns `None` if memory is short, or if the network device needs more
-    /// headroom than a packet may have.
+    /// Begins a packet. The headers of a packet to a connected QP of this host stay decoded.
+    /// Returns `None` if memory is short, or if the network device needs more headroom than a
+    /// packet may have.
     ///
     /// # Context
     ///
     /// Bottom halves disabled.
-    pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &Packet) -> Option<Self> {
+    #[inline(always)]
+    pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &'a Packet) -> Option<Self> {
+        let length = packet.payload_len as usize;
+        if route.is_local() && !matches!(packet.service, Service::Ud(_)) {
+            return Some(Self {
+                address,
+                route,
+                skb: TxSkb::new_decoded(length)?,
+                bth: [0; BTH_LEN],
+                missing: length,
+                pad: 0,
+                decoded: Some(packet),
+            });
+        }
         let header = packet.encode();
-        let room = header.len().saturating_add(packet.payload_len as usize);
+        let room = header.len().saturating_add(length);
         let room = room.saturating_add(TRAILER_MAX);
         Self::with(address, route, packet, &header, room)
     }
@@ -86,7 +102,7 @@ impl<'a> PacketBuilder<'a> {
     }
 
     /// Begins a packet with `room` linear bytes.
-    #[inline]
+    #[inline(always)]
     fn with(
         address: &'a Address,
         route: &'a Route,
@@ -94,22 +110,14 @@ impl<'a> PacketBuilder<'a> {
         header: &Header,
         room: usize,
     ) -> Option<Self> {
-        let headroom = route
-            .link_headroom()?
-            .saturating_add(IPV6_LEN)
-            .saturating_add(UDP_LEN);
-        let mut skb = match route.is_local() {
-            true => TxSkb::new_local(headroom, room)?,
-            false => TxSkb::new(headroom, room)?,
-        };
-        skb.put(header).ok()?;
         Some(Self {
             address,
             route,
-            skb,
+            skb: allocate(route, header, room)?,
             bth: *header.first_chunk()?,
             missing: packet.payload_len as usize,
             pad: wire::pad(packet.payload_len) as usize,
+            decoded: None,
         })
     }
 
@@ -161,6 +169,7 @@ impl<'a> PacketBuilder<'a> {
     /// # Errors
     ///
     /// Any error means that the packet is lost.
+    #[inline(never)]
     pub(crate) fn into_packet(mut self) -> Result<TxPacket> {
         self.skb.set_priority(self.address.priority);
         self.finish(Self::icrc)
@@ -193,6 +202,16 @@ impl<'a> PacketBuilder<'a> {
     /// Turns the packet into one that was received from the QP `sender` of this host. The bytes of
     /// its ICRC are zero. Returns `None` if the packet is lost.
     pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
+        if let Some(packet) = self.decoded {
+            let headers = Headers {
+                packet: *packet,
+                endpoints: self.endpoints(),
+            };
+            return match self.missing {
+                0 => self.skb.into_decoded(&headers, sender.get()).ok(),
+                _ => None,
+            };
+        }
         let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
         packet.into_rx(sender.get()).ok()
     }
@@ -250,6 +269,20 @@ impl<'a> PacketBuilder<'a> {
             IpHeader::V6(ip) => icrc::Icrc::start_v6(crc32_le, ip, udp, &self.bth, next),
         })
     }
+}
+
+/// Allocates a buffer with `room` linear bytes, and puts the transport headers into it.
+fn allocate(route: &Route, header: &Header, room: usize) -> Option<TxSkb> {
+    let headroom = route
+        .link_headroom()?
+        .saturating_add(IPV6_LEN)
+        .saturating_add(UDP_LEN);
+    let mut skb = match route.is_local() {
+        true => TxSkb::new_local(headroom, room)?,
+        false => TxSkb::new(headroom, room)?,
+    };
+    skb.put(header).ok()?;
+    Some(skb)
 }
 
 impl Payload for PacketBuilder<'_> {

@@ -31,7 +31,7 @@ impl<'a> Arrivals<'a> {
     }
 
     /// Returns the place of the oldest packet, from which the caller takes it: `place` for a packet
-    /// of the inbox, which is decoded again, because the inbox keeps the bytes only. A packet that
+    /// of the inbox, which is decoded again, because the inbox keeps buffers only. A packet that
     /// cannot be decoded is dropped and counted in `drops`.
     #[inline]
     pub(crate) fn next<'b>(
@@ -40,7 +40,7 @@ impl<'a> Arrivals<'a> {
         drops: &Drops,
     ) -> &'b mut Option<RxPacket> {
         while let Some(skb) = self.inbox.pop() {
-            *place = RxPacket::decode(skb, drops);
+            RxPacket::decode_into(place, skb, drops);
             if place.is_some() {
                 return place;
             }

@@ -274,7 +274,7 @@ impl Core {
             };
             *budget = budget.saturating_sub(1);
             if self.take_in(qp, now, packet, budget, effects) {
-                *slot = None;
+                RxPacket::free(slot);
             } else if let Some(rest) = slot.take() {
                 arrivals.put_back(rest);
                 if self.parked.is_parked() {
