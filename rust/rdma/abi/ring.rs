@@ -271,17 +271,27 @@ impl Ring {
     /// copy. Returns zeros if the element is shorter.
     #[inline]
     pub fn read_array<const N: usize>(&self, slot: u32) -> [u8; N] {
+        let mut place = MaybeUninit::uninit();
+        *self.read_array_into(slot, &mut place)
+    }
+
+    /// Works as [`Self::read_array`], but copies the bytes to `place`, so that they are not moved.
+    #[inline]
+    pub fn read_array_into<'a, const N: usize>(
+        &self,
+        slot: u32,
+        place: &'a mut MaybeUninit<[u8; N]>,
+    ) -> &'a [u8; N] {
         if N > self.element_size() {
-            return [0; N];
+            return place.write([0; N]);
         }
-        let mut bytes = MaybeUninit::<[u8; N]>::uninit();
         let source = self.element(slot, 0);
         // SAFETY: Source and target are valid for `N` bytes. The callee is opaque to the compiler,
         // so a process that changes the source at the same time only changes the bytes that are
         // copied.
-        unsafe { bindings::memcpy(bytes.as_mut_ptr().cast(), source.cast(), N) };
+        unsafe { bindings::memcpy(place.as_mut_ptr().cast(), source.cast(), N) };
         // SAFETY: `memcpy()` just wrote all `N` bytes.
-        unsafe { bytes.assume_init() }
+        unsafe { place.assume_init_ref() }
     }
 
     /// Copies `N` bytes, a multiple of 8, of an element out, from `offset` on. Reads each aligned

@@ -8,6 +8,8 @@
 //! retired. It is payload only, and no decision depends on it: if the process changes it, the peer
 //! gets the changed bytes.
 
+use core::mem::MaybeUninit;
+
 use kernel::prelude::*;
 use rdma::{abi::ring::Ring, memory::fast_mr::Registration};
 use roce::{
@@ -171,13 +173,14 @@ impl SendQueue {
     fn take_posted(&mut self) -> Fetch<SendWr> {
         let slot = self.next;
         self.next = self.ring.next(slot);
-        let raw: [u8; SEND_HEADER] = self.ring.read_array(slot);
-        let header = SendHeader::parse(&raw, self.owner, !self.destinations.is_empty());
+        let mut place = MaybeUninit::uninit();
+        let raw = self.ring.read_array_into(slot, &mut place);
+        let header = SendHeader::parse(raw, self.owner, !self.destinations.is_empty());
         let row = self.row(slot);
         if let Some(destination) = self.destinations.get_mut(row) {
-            *destination = destination_of(&raw);
+            *destination = destination_of(raw);
         }
-        let length = self.copy_sges(slot, &raw, &header);
+        let length = self.copy_sges(slot, raw, &header);
         // The engine needs a well-formed work request even for a malformed WQE, which completes
         // with its `wr_id`.
         let op = header.op.unwrap_or(SendOp::Send(SendExtra::Plain));
