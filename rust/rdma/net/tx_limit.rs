@@ -120,8 +120,16 @@ impl TxCount {
     /// If not, the waker is called later. But a packet that is freed without a call of its
     /// destructor (`in_flight.rs`) causes no call of the waker. So the sender must ask again after
     /// [`Self::retry_ms`]. Callable in any context, by one caller at a time.
+    #[inline]
     pub fn available(&self) -> bool {
-        if self.has_room() || self.recover() || self.may_exceed() {
+        self.has_room() || self.makes_room()
+    }
+
+    /// Works as [`Self::available`] if the limit is reached.
+    #[cold]
+    #[inline(never)]
+    fn makes_room(&self) -> bool {
+        if self.recover() || self.may_exceed() {
             return true;
         }
         self.waiting.store(true, ordering::Relaxed);
@@ -132,6 +140,7 @@ impl TxCount {
     }
 
     /// Returns whether fewer packets than the limit are in flight.
+    #[inline]
     fn has_room(&self) -> bool {
         // The acquire pairs with `subtract`: a slot is free, too.
         self.in_flight.load(ordering::Acquire) < self.limit

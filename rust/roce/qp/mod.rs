@@ -388,10 +388,10 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if self.backlog {
             return Some(Instant(0));
         }
-        [self.deadline(), self.pause.end()]
-            .into_iter()
-            .flatten()
-            .min()
+        match (self.deadline(), self.pause.end()) {
+            (Some(deadline), Some(end)) => Some(deadline.min(end)),
+            (deadline, end) => deadline.or(end),
+        }
     }
 
     /// Returns the earliest instant at which [`Self::handle_timeout`] must be called.

@@ -132,6 +132,7 @@ impl Retry {
     }
 
     /// Returns the end of the timer, or `None` if it is off.
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.timer {
             Timer::Off => None,
