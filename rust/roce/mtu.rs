@@ -48,6 +48,7 @@ impl Mtu {
     }
 
     /// Returns the number of payload bytes of a full packet.
+    #[inline]
     pub const fn bytes(self) -> u32 {
         128u32 << (self as u32)
     }

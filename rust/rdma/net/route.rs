@@ -167,6 +167,7 @@ impl Route {
     }
 
     /// Returns whether the routing decision still applies (`dst_check()`).
+    #[inline]
     pub fn is_valid(&self) -> bool {
         // SAFETY: The entry is valid by the type invariant.
         !unsafe { bindings::dst_check(self.dst.as_ptr(), self.cookie) }.is_null()
@@ -209,6 +210,7 @@ impl Route {
     /// looks at the device's packets (packet sockets), and neither IPsec nor a lightweight tunnel
     /// changes the packets. Nor may the device have a queueing discipline: some drop bursts,
     /// because they can't take them apart (`tbf_segment()`, net/sched/sch_tbf.c).
+    #[inline]
     pub fn admits_bursts(&self) -> bool {
         // SAFETY: The entry is valid by the type invariant.
         if self.local || self.protected || unsafe { !(*self.dst.as_ptr()).lwtstate.is_null() } {

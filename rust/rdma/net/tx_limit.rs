@@ -184,11 +184,13 @@ impl TxCount {
 
     /// Returns the number of packets that may be sent in one burst: those up to the limit, but one
     /// at least. Callable in any context.
+    #[inline]
     pub fn room(&self) -> u32 {
         self.limit.saturating_sub(self.in_flight()).max(1)
     }
 
     /// Returns the number of packets in flight. Callable in any context.
+    #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(ordering::Relaxed)
     }

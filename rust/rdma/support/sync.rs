@@ -230,6 +230,7 @@ pub struct BottomHalvesOff(NotThreadSafe);
 /// Disables bottom halves until the result is dropped (`local_bh_disable()`).
 ///
 /// Callable in any context with interrupts enabled.
+#[inline]
 pub fn bottom_halves_off() -> BottomHalvesOff {
     // SAFETY: `local_bh_disable()` has no requirements.
     unsafe { bindings::local_bh_disable() };

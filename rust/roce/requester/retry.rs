@@ -119,6 +119,7 @@ impl Retry {
     /// Returns the largest number of packets that the requests of a READ ask for if it starts now,
     /// a power of two. It is half of the limit at most, because two READ requests may always be in
     /// flight. During recovery after an RTO the limit that it grows to counts.
+    #[inline]
     pub(super) fn read_span(&self) -> u32 {
         let limit = self.before_rto.map_or(self.limit, |before| before.limit);
         let most = (limit.max(self.threshold) >> 1).clamp(1, READ_SPAN);
@@ -166,6 +167,7 @@ impl Retry {
     }
 
     /// Starts the acknowledgment timer for a packet that is sent, unless a timer runs.
+    #[inline]
     pub(super) fn sent(&mut self, now: Instant, settings: &Settings) {
         if self.timer == Timer::Off {
             self.restart(now, settings);
@@ -175,6 +177,7 @@ impl Retry {
     /// Starts the RTO for a packet that is sent and requests a response, unless it runs. `fresh`
     /// says that the packet was not sent before. The RTO is only used while the acknowledgment
     /// timer runs.
+    #[inline]
     pub(super) fn await_response(&mut self, psn: Psn, fresh: bool, now: Instant) {
         if matches!(self.timer, Timer::Ack(_)) {
             self.rto.await_response(psn, fresh, now);
@@ -256,6 +259,7 @@ impl Retry {
     /// flight. A wait after an RNR NAK continues, unless the refused packet is finished.
     ///
     /// Returns the result of the RTO, if one has ended since the last progress.
+    #[inline]
     pub(super) fn progress(
         &mut self,
         una: Psn,

@@ -36,6 +36,7 @@ struct Step {
 
 impl Step {
     /// Describes the train of `count` packets that starts with packet `packet` of `wqe`.
+    #[inline]
     fn of(wqe: &SendWqe, packet: u32, count: u32) -> Self {
         let span = match count {
             1 => wqe.span(packet),

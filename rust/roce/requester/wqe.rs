@@ -68,6 +68,7 @@ impl Default for SendWqe {
 
 impl SendWqe {
     /// Creates a WQE that hasn't started.
+    #[inline]
     pub(super) fn new(wr: SendWr, refused: Option<WcStatus>, context: &Context) -> Self {
         Self {
             wr,
@@ -119,11 +120,13 @@ impl SendWqe {
     }
 
     /// Returns whether packet `index` is the last one of its request.
+    #[inline]
     pub(super) fn request_ends(&self, index: u32) -> bool {
         self.span(index) == 1
     }
 
     /// Returns the offset of packet `index` in the message, and its payload length, in bytes.
+    #[inline]
     pub(super) fn piece(&self, index: u32, mtu: Mtu) -> (u32, u32) {
         self.train_piece(index, 1, mtu)
     }
@@ -187,6 +190,7 @@ fn mtu_shift(mtu: Mtu) -> u32 {
 /// # Errors
 ///
 /// Returns the status of the completion: `LocQpOpErr` or `LocLenErr`.
+#[inline]
 pub(super) fn admit(wr: &SendWr, context: &Context) -> Result<(), WcStatus> {
     let known = match (context.config.kind, wr.op) {
         (QpKind::Rc, SendOp::Datagram(..)) => false,

@@ -164,6 +164,7 @@ impl TxPacket {
     /// network stack drops the packet; `ENETUNREACH` if the route is no longer valid; `ENOMEM` if
     /// there is no memory; otherwise the error of [`Route::attach`] or of the IP layer. The packet
     /// is freed then.
+    #[inline]
     pub fn send(self, route: &Route, tx_count: &Arc<TxCount>) -> Result {
         let (skb, network) = self.into_parts();
         let len = skb.len() as usize;

@@ -66,6 +66,7 @@ impl Cursor {
 /// # Safety
 ///
 /// `skb` must be valid. No code may write or move its linear part during `'a`.
+#[inline]
 unsafe fn linear<'a>(skb: NonNull<bindings::sk_buff>) -> &'a [u8] {
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
     let (total, paged, start) = unsafe {

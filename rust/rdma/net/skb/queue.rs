@@ -308,11 +308,13 @@ impl SkbQueue {
     }
 
     /// Returns whether the queue is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the number of packets in the queue.
+    #[inline]
     pub fn len(&self) -> u32 {
         self.list.len()
     }
@@ -364,6 +366,7 @@ impl FrameQueue {
 
     /// Returns the number of frames in the queue.
     #[allow(clippy::len_without_is_empty)]
+    #[inline]
     pub fn len(&self) -> u32 {
         self.list.len()
     }

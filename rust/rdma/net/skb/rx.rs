@@ -314,6 +314,7 @@ impl RxSkb {
 
     /// Returns the first `count` bytes, or all bytes if there are fewer. Makes them linear first if
     /// they are not; returns `None` if there is no memory for that.
+    #[inline]
     pub fn header(&mut self, count: usize) -> Option<&[u8]> {
         let count = count.min(self.len());
         let skb = self.0.as_ptr();
@@ -327,6 +328,7 @@ impl RxSkb {
     }
 
     /// Returns the linear part of the packet, which begins with its first byte.
+    #[inline]
     pub fn linear(&self) -> &[u8] {
         // SAFETY: The buffer is valid by the type invariant. Its linear part is only read, and
         // moving it takes `&mut self`.
@@ -451,6 +453,7 @@ impl RxSkb {
     /// inverted.
     ///
     /// Returns `None` if the packet has fewer bytes, or if the CPU cannot read them.
+    #[inline]
     pub fn crc32(&self, register: u32, offset: usize, len: usize) -> Option<u32> {
         // SAFETY: By the type invariant `self` owns the valid buffer, which has no `frag_list`.
         unsafe { crc32(self.0, register, offset, len) }

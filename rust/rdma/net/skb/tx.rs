@@ -132,6 +132,7 @@ impl TxSkb {
     }
 
     /// Returns whether the buffer has pages.
+    #[inline]
     fn is_paged(&self) -> bool {
         // SAFETY: The buffer is valid by the type invariant.
         unsafe { (*self.skb.as_ptr()).data_len != 0 }
@@ -155,6 +156,7 @@ impl TxSkb {
     /// # Errors
     ///
     /// Returns `ENOSPC` if there is no room.
+    #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result {
         if self.is_paged() {
             // SAFETY: The slice is valid for reads.
@@ -296,6 +298,7 @@ impl TxSkb {
 
     /// Sets the priority (`sk_buff.priority`), which queueing disciplines and VLANs use. It is zero
     /// by default.
+    #[inline]
     pub fn set_priority(&mut self, priority: u32) {
         // SAFETY: By the type invariant `self` owns the valid buffer.
         unsafe { bindings::skb_set_priority(self.skb.as_ptr(), priority) };
@@ -318,6 +321,7 @@ impl TxSkb {
     }
 
     /// Returns the linear data so far.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: The buffer is valid by the type invariant. Changes of its data take `&mut self`.
         unsafe { linear(self.skb) }
@@ -332,6 +336,7 @@ impl TxSkb {
     }
 
     /// Extends the data by `len` bytes, which the caller must write. Returns their address.
+    #[inline]
     fn extend(&mut self, len: usize) -> Result<NonNull<u8>> {
         self.room = self.room.checked_sub(len).ok_or(ENOSPC)?;
         // SAFETY: By the type invariant `len` bytes are free behind the data.
@@ -340,6 +345,7 @@ impl TxSkb {
     }
 
     /// Returns the number of free bytes in front of the data.
+    #[inline]
     fn headroom(&self) -> usize {
         let skb = self.skb.as_ptr();
         // SAFETY: The buffer is valid by the type invariant.
