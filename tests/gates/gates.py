@@ -27,6 +27,8 @@ PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|asser
 PANIC_SYMBOL = r"panick|_fail(?:ed)?(?:\b|$)|mismatch"
 MAX_LINES = 640
 MAX_COLUMNS = 100
+# Beginnings of the lines of comments, by the suffix of the file.
+COMMENT_STARTS = {".rs": ("//",), ".c": ("//", "/*", "*"), ".h": ("//", "/*", "*")}
 
 
 def run(top, command, **environment):
@@ -174,12 +176,16 @@ def short_files(top):
 
 
 def narrow_comments(top):
-    """no comment of the Rust code is wider than 100 columns (rustfmt leaves comments alone)"""
+    """no comment of Rust and C code is wider than 100 columns (no formatter wraps them)"""
     complaints = []
-    for path in sources.rust(top):
+    for path in sources.files(top):
+        starts = COMMENT_STARTS.get(path.suffix)
+        if starts is None:
+            continue
         for number, line in enumerate((top / path).read_text().splitlines(), 1):
-            if line.lstrip().startswith("//") and len(line) > MAX_COLUMNS:
-                complaints.append(f"{path}:{number}: {len(line)} columns")
+            columns = len(line.expandtabs(8))
+            if line.lstrip().startswith(starts) and columns > MAX_COLUMNS:
+                complaints.append(f"{path}:{number}: {columns} columns")
     return complaints
 
 

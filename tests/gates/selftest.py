@@ -133,6 +133,8 @@ CASES = {
     "code in a comment": (rdma("// let a = f(b);\n"), ("no_notes_or_dead_code",)),
     "a long file": (rdma("// Words.\n" * 700), ("short_files",)),
     "a wide comment": (rdma("// " + "Words " * 17 + "\n"), ("narrow_comments",)),
+    "a comment of C with a wide indentation": (
+        {"include/a.h": SPDX + "\t" * 11 + " * Words words\n"}, ("narrow_comments",)),
     "an unformatted file": (rdma("fn f( ) {}\n"), ("formatting",)),
     "code that clippy warns about": (
         engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),

@@ -63,8 +63,8 @@ struct rrxe_alloc_ucontext_resp {
 enum rrxe_poller_state {
 	/*
 	 * The kernel does not poll the page: a process that has set the bits of a slot has to make
-	 * the doorbell system call (IB_USER_VERBS_CMD_POST_SEND without work requests), which librxe
-	 * makes for each post.
+	 * the doorbell system call (IB_USER_VERBS_CMD_POST_SEND without work requests), which
+	 * librxe makes for each post.
 	 */
 	RRXE_POLLER_NEED_WAKEUP	= 1 << 0,
 };
