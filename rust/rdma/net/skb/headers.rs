@@ -55,7 +55,10 @@ impl Headers {
 #[kunit_tests(rrxe_headers)]
 mod tests {
     use super::{
-        super::{queue::copy_of, RxSkb, TxSkb},
+        super::{
+            queue::{compact, copy_of},
+            RxSkb, TxSkb,
+        },
         *,
     };
     use crate::device::gid::Gid;
@@ -120,6 +123,25 @@ mod tests {
             // SAFETY: The copy is linear, and this function owns both buffers.
             let skbs = [raw, copy].map(|skb| unsafe { RxSkb::from_raw(skb) });
             check(&skbs[1], &headers, payload);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn queues_copy_no_packet_of_this_host() -> Result {
+        let payload = KVec::from_elem(2_u8, 4096, GFP_KERNEL)?;
+        // Lengths at both ends of a size class of the allocator.
+        for length in [1, 80, 593, 639, 1617, 1663, 3665, 3711, 4096] {
+            let mut skb = TxSkb::new_decoded(length).ok_or(ENOMEM)?;
+            skb.put(payload.get(..length).ok_or(EINVAL)?)?;
+            let raw = skb.into_decoded(&headers(length as u32), 5)?.into_raw();
+            // SAFETY: This function owns the valid buffer, and gives it up.
+            let kept = unsafe { compact(raw) }.map_err(|_| ENOMEM)?;
+            let is_copy = kept != raw;
+            // SAFETY: The buffer is a packet's buffer or a linear copy of it. This function owns
+            // it.
+            drop(unsafe { RxSkb::from_raw(kept) });
+            assert!(!is_copy);
         }
         Ok(())
     }

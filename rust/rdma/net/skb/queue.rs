@@ -17,10 +17,10 @@ use crate::bindings;
 /// decoded headers.
 const HEADROOM: u32 = 128;
 const _: () = assert!(headers::LEN <= HEADROOM as usize);
-/// Number of bytes that a buffer may have beyond twice the length of its packet, for its structures
-/// and headers. A copy of the shortest packet takes 960 bytes with Debian's configuration:
-/// `struct sk_buff`, the shared info and the smallest head (`SKB_SMALL_HEAD_CACHE_SIZE`,
-/// net/core/skbuff.c).
+/// Number of bytes that a buffer may have beyond twice the length of its packet with decoded
+/// headers, for its structures. A copy of the shortest packet takes 960 bytes with Debian's
+/// configuration: `struct sk_buff`, the shared info and the smallest head
+/// (`SKB_SMALL_HEAD_CACHE_SIZE`, net/core/skbuff.c).
 pub(super) const OVERHEAD: u32 = 1024;
 
 /// A queue of buffers, first in, first out.
@@ -218,7 +218,7 @@ unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
 ///
 /// The buffer must be valid, and the caller gives it up.
 #[inline]
-unsafe fn compact(
+pub(super) unsafe fn compact(
     skb: NonNull<bindings::sk_buff>,
 ) -> Result<NonNull<bindings::sk_buff>, NonNull<bindings::sk_buff>> {
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
@@ -229,7 +229,9 @@ unsafe fn compact(
     // SAFETY: The caller guarantees that it owns the valid `skb` (see `# Safety`).
     let has_foreign_pages = buffer.data_len != 0 && unsafe { burst_count(skb) }.is_none();
     let shared = has_foreign_pages || has_clones || buffer.head_frag() != 0;
-    if !shared && buffer.truesize <= buffer.len.saturating_mul(2).saturating_add(OVERHEAD) {
+    // Decoded headers lie in front of the packet's bytes.
+    let length = buffer.len.saturating_add(headers::LEN as u32);
+    if !shared && buffer.truesize <= length.saturating_mul(2).saturating_add(OVERHEAD) {
         return Ok(skb);
     }
     // SAFETY: The caller guarantees that `skb` is valid (see `# Safety`).
