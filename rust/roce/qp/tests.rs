@@ -49,15 +49,8 @@ fn packet(service: Service, psn: Psn, body: Body, payload_len: u32) -> Packet {
     Packet {
         service,
         bth: Bth {
-            dest: Qpn::new(0x11),
-            psn,
-            pkey: Pkey::DEFAULT,
-            solicited: false,
             ack_req: true,
-            mig_req: true,
-            fecn: false,
-            becn: false,
-            repeats_reads: false,
+            ..Bth::new(Qpn::new(0x11), psn)
         },
         body,
         payload_len,

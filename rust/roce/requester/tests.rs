@@ -6,7 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::host::{Count, Fetch, QpDropReason};
-use crate::ids::{Imm, Lkey, Pkey, Qkey, Qpn, Rkey};
+use crate::ids::{Imm, Lkey, Qkey, Qpn, Rkey};
 use crate::psn::Psn;
 use crate::qp::{Attrs, QpKind, QpState, TransmitFault};
 use crate::testing::{connected, drain, MockHost, TestQp};
@@ -101,17 +101,7 @@ impl Bench {
     }
 
     fn respond(&mut self, n: u32, body: Body, payload_len: u32) {
-        let bth = Bth {
-            dest: Qpn::new(0x11),
-            psn: psn(n),
-            pkey: Pkey::DEFAULT,
-            solicited: false,
-            ack_req: false,
-            mig_req: true,
-            fecn: false,
-            becn: false,
-            repeats_reads: false,
-        };
+        let bth = Bth::new(Qpn::new(0x11), psn(n));
         let packet = Packet {
             service: Service::Rc,
             bth,

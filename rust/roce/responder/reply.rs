@@ -5,7 +5,7 @@
 use super::replay::{Pending, Recorded, Sent, Stream};
 use super::{event, is_recorded, nak_code, Answer, Order, Refusal, Replay, Responder, Undo};
 use crate::host::{AccessFault, Count, Event, Host};
-use crate::ids::{Pkey, Srqn};
+use crate::ids::Srqn;
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::transmit::{Source, Transmit};
@@ -310,17 +310,7 @@ fn next_read_response(
 
 /// Builds a response without payload.
 fn response(psn: Psn, body: Body, context: &Context) -> Transmit {
-    let bth = Bth {
-        dest: context.settings.dest_qpn,
-        psn,
-        pkey: Pkey::DEFAULT,
-        solicited: false,
-        ack_req: false,
-        mig_req: true,
-        fecn: false,
-        becn: false,
-        repeats_reads: false,
-    };
+    let bth = Bth::new(context.settings.dest_qpn, psn);
     let service = match context.config.kind {
         QpKind::XrcTgt => Service::Xrc(None),
         _ => Service::Rc,

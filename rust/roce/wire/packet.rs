@@ -31,6 +31,24 @@ pub struct Bth {
     pub repeats_reads: bool,
 }
 
+impl Bth {
+    /// Creates the header of a packet of the default partition that requests nothing.
+    #[inline]
+    pub const fn new(dest: Qpn, psn: Psn) -> Self {
+        Self {
+            dest,
+            psn,
+            pkey: Pkey::DEFAULT,
+            solicited: false,
+            ack_req: false,
+            mig_req: true,
+            fecn: false,
+            becn: false,
+            repeats_reads: false,
+        }
+    }
+}
+
 /// RDMA extended transport header: a range of the responder's memory (§9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {

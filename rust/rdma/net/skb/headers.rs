@@ -63,7 +63,7 @@ mod tests {
     };
     use crate::device::gid::Gid;
     use roce::{
-        ids::{Pkey, Qpn},
+        ids::Qpn,
         psn::Psn,
         wire::packet::{Body, Bth, SendPart, Service},
     };
@@ -71,15 +71,8 @@ mod tests {
     /// Returns headers of a packet with `payload_len` bytes of payload.
     fn headers(payload_len: u32) -> Headers {
         let bth = Bth {
-            dest: Qpn::new(17),
-            psn: Psn::new(4711),
-            pkey: Pkey::DEFAULT,
-            solicited: false,
             ack_req: true,
-            mig_req: true,
-            fecn: false,
-            becn: false,
-            repeats_reads: false,
+            ..Bth::new(Qpn::new(17), Psn::new(4711))
         };
         Headers {
             packet: Packet {

@@ -14,7 +14,7 @@ use std::vec::Vec;
 
 use super::{Replay, Responder};
 use crate::host::Event;
-use crate::ids::{Pkey, Qpn};
+use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Config, Context, Outcome, QpKind, RemoteRights, Settings};
@@ -101,15 +101,8 @@ impl Bench {
                 _ => Service::Rc,
             },
             bth: Bth {
-                dest: self.context.config.qpn,
-                psn: self.psn,
-                pkey: Pkey::DEFAULT,
-                solicited: false,
                 ack_req: true,
-                mig_req: true,
-                fecn: false,
-                becn: false,
-                repeats_reads: false,
+                ..Bth::new(self.context.config.qpn, self.psn)
             },
             body,
             payload_len,

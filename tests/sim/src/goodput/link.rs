@@ -112,22 +112,12 @@ mod tests {
 
     #[test]
     fn a_packet_occupies_the_link_with_all_its_headers() {
-        use roce::ids::{Pkey, Qpn};
+        use roce::ids::Qpn;
         use roce::psn::Psn;
         use roce::wire::packet::{Body, Bth, Service, WritePart};
         let packet = Packet {
             service: Service::Rc,
-            bth: Bth {
-                dest: Qpn::new(1),
-                psn: Psn::new(0),
-                pkey: Pkey::DEFAULT,
-                solicited: false,
-                ack_req: false,
-                mig_req: true,
-                fecn: false,
-                becn: false,
-                repeats_reads: false,
-            },
+            bth: Bth::new(Qpn::new(1), Psn::new(0)),
             body: Body::Write(WritePart::Middle),
             payload_len: 4093,
         };
