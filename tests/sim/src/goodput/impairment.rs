@@ -107,7 +107,7 @@ impl fmt::Display for Impairment {
     }
 }
 
-/// What happens to a packet.
+/// The fate of a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The packet arrives, this many nanoseconds later than usual.

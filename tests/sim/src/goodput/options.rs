@@ -70,7 +70,7 @@ struct Options {
     quick: bool,
 }
 
-/// What the network of a row consists of.
+/// The network of a row.
 #[derive(Clone, Copy)]
 struct Network {
     impairment: Impairment,
