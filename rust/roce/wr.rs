@@ -88,6 +88,16 @@ impl FlushKind {
     pub const GLOBAL: u8 = 1;
     /// Placement bit: makes the data durable.
     pub const PERSISTENT: u8 = 2;
+
+    /// Creates the value of the header's fields: four bits of placement and two of selectivity.
+    /// Further bits are ignored.
+    #[inline]
+    pub const fn new(placement: u8, selectivity: u8) -> Self {
+        Self {
+            placement: placement & 0xf,
+            selectivity: selectivity & 0x3,
+        }
+    }
 }
 
 /// Operation of a send work request.

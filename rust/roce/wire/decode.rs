@@ -305,8 +305,5 @@ fn fetch_add(add: u64, _compare: u64) -> AtomicOp {
 /// 5–4 and the placement in bits 3–0.
 fn read_feth(reader: &mut Reader<'_>) -> Result<FlushKind, DropReason> {
     let [_, _, _, kind] = reader.take()?;
-    Ok(FlushKind {
-        placement: kind & 0xf,
-        selectivity: (kind >> 4) & 0x3,
-    })
+    Ok(FlushKind::new(kind, kind >> 4))
 }

@@ -193,6 +193,6 @@ fn put_atomic(header: &mut Header, eth: &AtomicEth) {
 /// Writes a FLUSH extended transport header (annex A19): selectivity in bits 5–4, placement
 /// in bits 3–0.
 fn put_feth(header: &mut Header, kind: &FlushKind) {
-    let selectivity = (kind.selectivity & 0x3) << 4;
-    header.put([0, 0, 0, selectivity | (kind.placement & 0xf)]);
+    let kind = FlushKind::new(kind.placement, kind.selectivity);
+    header.put([0, 0, 0, kind.selectivity << 4 | kind.placement]);
 }

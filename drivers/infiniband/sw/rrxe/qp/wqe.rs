@@ -237,19 +237,16 @@ pub(crate) fn bind(raw: &[u8; SEND_HEADER]) -> Bind {
 }
 
 /// Parses the arguments of a FLUSH.
-///
-/// The header of a FLUSH has four bits for the placement and two for the selectivity (annex A19).
-/// Further bits are ignored, wherever the peer is.
 fn flush_op(raw: &[u8; SEND_HEADER]) -> SendOp {
     SendOp::Flush(
         RemoteAddr {
             va: u64_at(raw, send_wqe::FLUSH_ADDR),
             rkey: Rkey(u32_at(raw, send_wqe::FLUSH_RKEY)),
         },
-        FlushKind {
-            placement: u8_at(raw, send_wqe::FLUSH_TYPE) & 0xf,
-            selectivity: u8_at(raw, send_wqe::FLUSH_LEVEL) & 0x3,
-        },
+        FlushKind::new(
+            u8_at(raw, send_wqe::FLUSH_TYPE),
+            u8_at(raw, send_wqe::FLUSH_LEVEL),
+        ),
     )
 }
 
