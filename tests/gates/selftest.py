@@ -175,7 +175,7 @@ CASES = {
     "engine code with an index that may be out of bounds": (engine(INDEX), ("no_panic_symbols",)),
     "an object file without the engine's code": (
         {"tests/gates/engine_object.rs": SPDX + "extern crate roce;\n"}, ("no_panic_symbols",)),
-    "a method of Qp without an instance": (
+    "a method of Qp without an instance in engine_object.rs": (
         {"rust/roce/qp/mod.rs": SPDX + "impl Qp {\n    pub fn gone(&self) {}\n}\n"},
         ("no_panic_symbols",)),
 }
@@ -184,8 +184,8 @@ CASES = {
 def messages_of_gates(changes, expected):
     """Returns the messages of each gate that reports something about GOOD with these changes.
 
-    The gates that start compilers are slow. They run only if one of them is expected to report
-    something, or if no gate is.
+    The gates that start other programs (TOOL_GATES) are slow. They run only if one of them is
+    expected to report something, or if no gate is.
     """
     tools = not expected or {gate.__name__ for gate in gates.TOOL_GATES}.intersection(expected)
     selected = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())

@@ -15,7 +15,7 @@
 //! - when an attacker or the victim cannot be set up,
 //! - when a system call, a command of the administrator or the end of a process hangs,
 //! - when netlink shows freed memory,
-//! - when a CPU does not run a real-time thread for too long.
+//! - when a CPU lets a ready real-time thread wait for too long.
 //!
 //! The script that starts the program (fuzz.sh) checks the kernel's log. The random choices of each
 //! thread follow from the seed. The interleaving of threads does not.

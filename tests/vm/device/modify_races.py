@@ -3,9 +3,9 @@
 # Runs on: guest
 """Tests that threads may modify the same QP at the same time, as uverbs allows.
 
-Usage: modify_races.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core itself changes some fields of the
-QP without a lock then: the GID entry of the QP's path (rdma_update_sgid_attr()), and the QP's
-counter, when ib_core binds the QP to a counter automatically.
+Usage: modify_races.py DEVICE GID-INDEX OTHER-GID-INDEX. ib_core holds no lock then when it replaces
+the GID entry of the QP's path (rdma_update_sgid_attr()), nor when it looks whether the QP has a
+counter, before it binds the QP to one automatically (__rdma_counter_bind_qp()).
 """
 
 import json

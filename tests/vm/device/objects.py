@@ -90,7 +90,7 @@ def expect_no_path(pair, handle, state):
         equal(reserved, bytes(len(reserved)), "reserved bytes")
 
 
-@case("query_qp returns zeros for a path that isn't set and for attributes that RoCE lacks")
+@case("query_qp returns zeros for the path and attributes that a QP in RESET or INIT lacks")
 def qp_without_path():
     pair = Pair()
     qp, handle = new_qp(pair)

@@ -207,7 +207,7 @@ def free_dm(context, handle):
 
 
 def reg_mr(pd, context, address, length, iova, access):
-    """Registers memory of the process (UVERBS_METHOD_REG_MR). `iova` is its address for peers."""
+    """Registers memory (UVERBS_METHOD_REG_MR). `iova` is its address in work requests."""
     return IoctlMr(
         context, METHOD_REG_MR, (1, pd.handle), (3, quad(iova)), (4, quad(address)), (5, quad(length)),
         (6, word(access)),

@@ -25,9 +25,9 @@ fragments_created() {
 	in1 sh -c 'nstat -asz IpFragCreates Ip6FragCreates' |
 		awk '/FragCreates/ { sum += $2 } END { print sum }'
 }
-# long_messages PREFIX: sends messages of several packets both ways, by rping. Its timeout, that of
-# librdmacm, is 2 s. ibv_rc_pingpong gives up after 0.5 s, in which the debug kernel does not always
-# encrypt four packets and their acknowledgment.
+# long_messages PREFIX: sends messages of several packets both ways, by rping. Its QPs give up after
+# 4 s: 8 timeouts that the kernel's rdma_cm sets. ibv_rc_pingpong gives up after 0.5 s, in which the
+# debug kernel does not always encrypt four packets and their acknowledgment.
 long_messages() { _rping 60 "${1}1" 2 -S 16384; }
 ipsec_has_encrypted() { in1 ip -s xfrm state | grep -q "(bytes), [1-9][0-9]*(packets)"; }
 

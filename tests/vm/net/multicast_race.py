@@ -139,7 +139,8 @@ def wait_for_removal():
 
 def preempt_joiner():
     """Returns a process whose device has joined the group and that is preempted before the driver
-    enters the group, and the process that preempts it. Returns None if this attempt fails."""
+    enters the group in its table, and the process that preempts it. Returns None if this attempt
+    fails."""
     released[0] = 0
     commands = "".join(f"link add {name} group 7 type dummy\n" for name in DUMMIES)
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)

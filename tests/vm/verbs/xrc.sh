@@ -3,7 +3,7 @@
 # vm: together timeout=120
 # Tests extended reliable connections (XRC) between two hosts, which a veth pair connects, and
 # between QPs of one device: transfers by rrxe-check, and XRC domains, shared and private, by
-# xrcds.py. Both use commands of uverbs, because stock librxe has no XRC.
+# xrcds.py. The two programs use commands of uverbs, because stock librxe has no XRC.
 here=$(dirname "$(readlink -f "$0")")
 source "$here/../lib/guest.sh"
 PROGRAM_SECONDS=60
