@@ -78,7 +78,7 @@ static void declares_capabilities(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, 0, &one), 0);
 	KUNIT_EXPECT_EQ(test, port_of(test, device).port_cap_flags,
 			IB_PORT_CM_SUP | IB_PORT_VENDOR_CLASS_SUP);
-	/* The driver refuses changes that it does not support, and a port that does not exist. */
+	/* The driver refuses changes that it does not support. ib_core refuses an unknown port. */
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_SHUTDOWN, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 1, IB_PORT_INIT_TYPE, &both), -EOPNOTSUPP);
 	KUNIT_EXPECT_EQ(test, ib_modify_port(device, 2, 0, &both), -EINVAL);

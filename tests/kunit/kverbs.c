@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Verbs of kernel consumers (such as NFS and NVMe over RDMA), between two RC QPs of one device on a
+ * Verbs of kernel consumers (such as NFS and NVMe over RDMA), between RC QPs of one device on a
  * dummy network device (stage.h, link.h).
  */
 #include "stage.h"

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=400
-# Forged management datagrams from neighbours that don't exist. If ib_core had to look up each
-# sender, it would sleep in work items that set up the connections of all devices. So rrxe gives
-# ib_core another sender, which needs no look-up (gsi.rs). Tests that connections are set up and
-# memory doesn't grow meanwhile, that invalid datagrams are refused without a line in the log, and
-# that a device can be removed meanwhile. Host 2 forges the datagrams (mads.py) to host 1 over a
-# veth pair.
+# Forged management datagrams from neighbours that don't exist. If ib_core had to look up the MAC
+# address of each sender, it would sleep in work items that set up the connections of all devices.
+# So rrxe gives ib_core another address as the sender's, which needs no look-up (gsi.rs). Tests that
+# connections are set up and memory doesn't grow meanwhile, that invalid datagrams are refused
+# without a line in the log, and that a device can be removed meanwhile. Host 2 forges the datagrams
+# (mads.py) to host 1 over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=60
 MADS=$(dirname "$0")/mads.py

@@ -144,8 +144,8 @@ measure_destroy_qp() {
 # its device file.
 has_no_device_file() { ! grep -qsx "$1" /sys/class/infiniband_verbs/uverbs*/ibdev; }
 
-# A thread that waits for its advice to be followed returns when the device ends. The thread of the
-# kernel that follows the advice ends after the piece of memory that it has begun.
+# A thread that waits for its advice (ibv_advise_mr()) to be followed returns when the device ends.
+# The thread that follows the advice ends after the piece (1 MiB) of memory that it has begun.
 advice_ends() {
 	local device=$DEV1 deletion
 	start_hostile "$DEV1" advice
@@ -155,7 +155,7 @@ advice_ends() {
 	DEV1=''
 	wait_for 30 has_no_device_file "$device" || return
 	# `rdma link del` in the background has inherited the input, so closing it here would not end
-	# it. A line does.
+	# the process. A line does.
 	echo go >&"${INPUTS[advice]}"
 	finish_hostile advice
 	wait $deletion || return

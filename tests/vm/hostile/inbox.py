@@ -62,7 +62,7 @@ UDP_SEGMENT, SEGMENT_BYTES, SEGMENTS_PER_CALL, PACKETS_PER_QP, SMALL_BYTES = 103
 # for a namespace and half of that for a user. In addition, it does not count the first
 # UNCOUNTED bytes of each queue.
 OTHER_MEMORY = 32 << 20
-# KASAN keeps freed objects, for a 32nd part of the machine's memory (QUARANTINE_FRACTION,
+# KASAN keeps freed objects, up to a 32nd of the machine's memory (QUARANTINE_FRACTION,
 # mm/kasan/quarantine.c).
 QUARANTINE_FRACTION = 32
 # Number and length in bytes of messages between two QPs of one user while another user's QPs are

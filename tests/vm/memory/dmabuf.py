@@ -290,13 +290,13 @@ def read_only_file():
     os.close(fd)
 
 
-@case("a region outlives the file of its DMA-BUF, and its end frees the buffer at once")
+@case("a region outlives the file descriptor of its DMA-BUF, and its end frees the buffer at once")
 def lifetime():
     pair, buffer = Pair(), Udmabuf(64 * PAGE)
     region, iova = register_dmabuf(pair, buffer)
     number = inode(buffer.fd)
     os.close(buffer.fd)
-    equal(references(number), 1, "references without a file")
+    equal(references(number), 1, "references without a file descriptor")
     source, local = register_filled_buffer(pair, buffer.length)
     equal(pair.write(local, (iova, region.rkey)), SUCCESS, "write")
     equal(buffer.read(buffer.length) == source.read(buffer.length), True, "data that was written")
@@ -345,7 +345,7 @@ def killed_process():
     os.close(writer)
     number = struct.unpack("=Q", os.read(reader, 8))[0]
     time.sleep(0.3)
-    equal(references(number), 2, "references of the file and of the region")
+    equal(references(number), 2, "references of the file descriptor and of the region")
     os.kill(child, 9)
     os.waitpid(child, 0)
     wait_until_equal(lambda: references(number), 0, "references after the end of the process")

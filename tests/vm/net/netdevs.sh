@@ -4,9 +4,9 @@
 # Tests links on several types of network devices (veth, bond, TUN), changes of the network device
 # under a link, deletions of links, and the events that processes get.
 #
-# The changes are an MTU that shrinks, a headroom that grows, a move to another namespace, a carrier
-# that goes down, a new address, and a bond that uses another port, such as a TAP device. Two hosts
-# are connected by a veth pair.
+# The changes are an MTU that shrinks, a headroom that grows, a move to another namespace, a device
+# that goes down, a new address, a new speed, and a bond that uses another port, such as a TAP
+# device. Two hosts are connected by a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PY=$LIB/netdevs.py
 
@@ -191,7 +191,7 @@ for host in 1 2; do
 		test "$guid" == "$(<"/sys/class/infiniband/tun$host/sys_image_guid")"
 done
 check "messages arrive over TUN devices" exchange_over tun1 10.82.0.1 tun2 10.82.0.2
-# The speed of a TUN device can be set. The driver raises an event when the carrier changes next.
+# The speed of a TUN device can be set. The driver sees that when the device goes down or up next.
 check "ibv_asyncwatch listens on the link of the TUN device" watch tun1
 in1 ethtool -s tun0 speed 25000 duplex full
 ip -n h1 link set tun0 down

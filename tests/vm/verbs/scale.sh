@@ -9,8 +9,8 @@
 #
 #   OBJECTS      number of objects of each kind (10000; 500 on the debug kernel)
 #   CONNECTIONS  number of connections (1000; 50 on the debug kernel)
-#   LIMITS       kinds of objects of which a user creates as many as a user may have objects,
-#                separated by commas (ah; none on the debug kernel)
+#   LIMITS       kinds of objects, separated by commas. For each kind, a user creates as many
+#                objects as its limit allows (ah; none on the debug kernel)
 source "$(dirname "$0")/../lib/guest.sh"
 [[ -z $DEBUG_KERNEL ]] || : "${OBJECTS:=500}" "${CONNECTIONS:=50}" "${LIMITS=}"
 : "${OBJECTS:=10000}" "${CONNECTIONS:=1000}" "${LIMITS=ah}"
@@ -107,7 +107,7 @@ cm_connections() {
 		wait_for 20 same_resources "$resources_before"
 }
 
-# The kernel's caches grow during the first run. Memory that grows during later runs is not freed.
+# The kernel's caches grow during the first run. If memory grows during each later run, it leaks.
 within "$OBJECTS objects of each kind are created and destroyed" 120 \
 	rrxe-scale objects "$DEV1" "$OBJECTS"
 check "50 pairs of QPs are connected" rrxe-scale connections "$DEV1" "$DEV2" 50

@@ -58,7 +58,7 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
 }
 
 fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Done {
-    // Mostly a low number, because a new device gets the lowest free index.
+    // Mostly a low number, because ib_core numbers devices from 0 in the order of registration.
     let most = if thread.rng.one_in(8) { 8 } else { 3 };
     let device = thread.rng.below(most) as u32;
     let length = 24 + attributes.0.len() as u32;

@@ -4,8 +4,8 @@
 
 # UCX's file system (VFS) is disabled, because it needs directories that the guest does not have.
 # The check of a datagram's destination GID is disabled, too: UCX before 1.19 takes the IP version
-# of a datagram from a field that only Mellanox's adapters fill in, and drops datagrams whose
-# destination it then takes for another one.
+# of a datagram from a field that only Mellanox's adapters fill in. With the wrong version it
+# misreads the destination and drops the datagram.
 export UCX_VFS_ENABLE=n UCX_UD_VERBS_ETH_DGID_CHECK=n
 
 # ucx TRANSPORTS TEST [ARGUMENT...]: runs a test of ucx_perftest. script(1) gives it a terminal,

@@ -291,7 +291,7 @@ pub fn immediate(ends: &Ends) -> Outcome {
         a.send(&datagram)?;
         a.expect(1, IBV_WC_SUCCESS)?;
         let wc = b.expect(2, IBV_WC_SUCCESS)?;
-        // SAFETY: The flag says which member of the union is set.
+        // SAFETY: Every bit pattern is valid immediate data.
         let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
         ensure(wc.wc_flags == IBV_WC_GRH | IBV_WC_WITH_IMM, || {
             format!("flags {:#x}", wc.wc_flags)

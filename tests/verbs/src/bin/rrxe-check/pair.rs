@@ -24,8 +24,8 @@ pub struct Ends<'a> {
     pub v6: bool,
 }
 
-/// Whether the provider is stock librxe. A program cannot see which provider libibverbs has loaded,
-/// so a script that installs librrxe sets `RRXE_PROVIDER`.
+/// Whether the provider is stock librxe. No call of libibverbs names the provider, so a script that
+/// installs librrxe sets `RRXE_PROVIDER`.
 pub fn is_stock() -> bool {
     env::var_os("RRXE_PROVIDER").is_none()
 }

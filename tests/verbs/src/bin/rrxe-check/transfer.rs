@@ -159,7 +159,7 @@ pub fn send(pair: &mut Pair, size: usize, seed: u64) -> Outcome {
 }
 
 fn check_imm(wc: &ibv_wc, size: usize, imm: u32, opcode: ibv_wc_opcode) -> Outcome {
-    // SAFETY: The flag says which member of the union is set.
+    // SAFETY: Every bit pattern is valid immediate data.
     let got = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
     ensure(wc.wc_flags & IBV_WC_WITH_IMM != 0 && got == imm, || {
         format!("immediate {got:#x}")
