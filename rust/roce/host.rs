@@ -7,7 +7,9 @@
 //! that the engine handles at the moment. The host keeps it, and the engine names only its
 //! destination.
 
+use crate::early::Kept;
 use crate::ids::{Rkey, Srqn};
+use crate::psn::Psn;
 use crate::wc::{RecvWc, SendWc, WcStatus};
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
@@ -241,6 +243,33 @@ pub trait Memory {
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
 }
 
+/// The packets of a reliable connection that arrived before a missing one ([`crate::early`]).
+///
+/// A host that keeps none uses the default methods. The peer then sends all packets after a missing
+/// one again.
+pub trait EarlyPackets {
+    /// Keeps the request packet that the engine handles at the moment, until the engine expects its
+    /// `psn`. Then the host passes it to the engine again, before any other request packet. The
+    /// engine expects `expected` now.
+    fn keep_request(&mut self, _expected: Psn, _psn: Psn) -> Kept {
+        Kept::Refused
+    }
+
+    /// Returns the PSN of the first kept request packet from `start` on. The engine expects
+    /// `expected` now.
+    fn first_request(&mut self, _expected: Psn, _start: Psn) -> Option<Psn> {
+        None
+    }
+
+    /// Returns a random number that a peer can't guess.
+    fn random(&mut self) -> u32 {
+        0
+    }
+
+    /// Drops all kept packets.
+    fn drop_early(&mut self) {}
+}
+
 /// An asynchronous event of the QP. The host delivers it after it has dropped all locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -266,6 +295,8 @@ pub enum Count {
     /// Received requests ahead of the expected PSN (reliable services), or with any other PSN than
     /// the expected one (UC).
     OutOfSeqRequest,
+    /// Request packets ahead of the expected PSN that the host keeps.
+    EarlyRequest,
     /// Received RNR NAKs, except those that arrive while the requester waits for an earlier one.
     RcvdRnrErr,
     /// Sent RNR NAKs.
@@ -332,6 +363,6 @@ pub trait Completions {
 }
 
 /// All that the engine needs from the host of one QP.
-pub trait Host: SendQueue + RecvQueue + Memory + Completions {}
+pub trait Host: SendQueue + RecvQueue + Memory + EarlyPackets + Completions {}
 
-impl<T: SendQueue + RecvQueue + Memory + Completions> Host for T {}
+impl<T: SendQueue + RecvQueue + Memory + EarlyPackets + Completions> Host for T {}

@@ -29,6 +29,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod early;
 pub mod host;
 pub mod ids;
 pub mod mtu;

@@ -8,8 +8,8 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
-    RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use crate::ids::{Qpn, Rkey, Srqn};
 use crate::mtu::Mtu;
@@ -304,6 +304,8 @@ impl Memory for MockHost {
     }
 }
 
+impl EarlyPackets for MockHost {}
+
 impl Completions for MockHost {
     fn complete_send(&mut self, wc: SendWc) {
         self.send_wcs.push(wc);
@@ -333,6 +335,7 @@ pub(crate) fn qp(kind: QpKind, window: usize) -> TestQp {
         qpn: Qpn::new(0x11),
         has_srq: false,
         port_mtu: Mtu::Bytes1024,
+        fills_gaps: true,
     };
     Qp::new(
         config,

@@ -15,9 +15,10 @@
 extern crate roce;
 
 use core::hint::black_box;
+use roce::early::Kept;
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
-    RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::{Rkey, Srqn};
 use roce::mtu::Mtu;
@@ -140,6 +141,22 @@ impl Memory for Opaque {
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
         black_box(rkey);
         black_box(self.remote)
+    }
+}
+
+impl EarlyPackets for Opaque {
+    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
+        black_box((expected, psn));
+        black_box(Kept::Kept)
+    }
+
+    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+        black_box(expected);
+        black_box(Some(start))
+    }
+
+    fn drop_early(&mut self) {
+        black_box(());
     }
 }
 
@@ -281,6 +298,11 @@ pub fn retries_losses(qp: &OpaqueQp<'_>) -> bool {
 #[inline(never)]
 pub fn peer_repeats_reads(qp: &OpaqueQp<'_>) -> bool {
     qp.peer_repeats_reads()
+}
+
+#[inline(never)]
+pub fn expected_psn(qp: &OpaqueQp<'_>) -> Psn {
+    qp.expected_psn()
 }
 
 #[inline(never)]

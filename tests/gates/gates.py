@@ -183,7 +183,8 @@ def narrow_comments(top):
         if starts is None:
             continue
         for number, line in enumerate((top / path).read_text().splitlines(), 1):
-            columns = len(line.expandtabs(8))
+            # checkpatch.pl counts bytes, too.
+            columns = len(line.expandtabs(8).encode())
             if line.lstrip().startswith(starts) and columns > MAX_COLUMNS:
                 complaints.append(f"{path}:{number}: {columns} columns")
     return complaints

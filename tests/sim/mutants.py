@@ -12,6 +12,7 @@ occur exactly once in the source counts as not caught.
 import os
 import queue
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,13 +38,13 @@ MUTANTS = [
     ("a packet one ahead is taken for a duplicate", "responder/mod.rs",
      "            1.. => {",
      "            2.. => {"),
-    ("a gap is not reported", "responder/mod.rs",
-     "let is_first = self.order == Order::Kept;",
-     "let is_first = self.order != Order::Kept;"),
-    ("a sequence NAK is repeated", "responder/mod.rs",
-     "let is_first = self.order == Order::Kept;",
+    ("a gap is not reported", "responder/gap.rs",
+     "let is_first = self.gap.order == Order::Unbroken;",
+     "let is_first = self.gap.order != Order::Unbroken;"),
+    ("a sequence NAK is repeated", "responder/gap.rs",
+     "let is_first = self.gap.order == Order::Unbroken;",
      "let is_first = true;"),
-    ("a sequence NAK replaces a due acknowledgment", "responder/mod.rs",
+    ("a sequence NAK replaces a due acknowledgment", "responder/gap.rs",
      "                due: Some(due),",
      "                due: Some(due).filter(|_| false),",
      "a_packet_ahead_takes_the_place_of_no_acknowledgment"),
@@ -68,8 +69,8 @@ MUTANTS = [
      "            Undo::Answer(Answer::Missing { due: Some(_), .. }) => {}",
      "a_packet_ahead_takes_the_place_of_no_acknowledgment"),
     ("a sequence NAK for the next PSN to send acknowledges nothing", "requester/ack.rs",
-     "if packet.bth.psn == self.sent && self.una != self.sent => Some(msn),",
-     "if packet.bth.psn == self.sent && self.una == packet.bth.psn => Some(msn),",
+     "                && self.una != self.sent\n                && !gap_report",
+     "                && self.una == packet.bth.psn\n                && !gap_report",
      "a_sequence_nak_for_the_next_packet_acknowledges_all_that_was_sent"),
     ("a held READ response is sent after the right to READ is withdrawn", "qp/mod.rs",
      "            Source::Remote { .. } => self.context.settings.access.read,",
@@ -90,7 +91,7 @@ MUTANTS = [
     ("a sequence NAK is sent after all missing packets arrived", "responder/reply.rs",
      "Answer::Missing { newest, due } if !newest.before(self.expected) => {",
      "Answer::Missing { newest, due } if newest == newest => {"),
-    ("a sequence NAK is forgotten too early", "responder/mod.rs",
+    ("a sequence NAK is forgotten too early", "responder/gap.rs",
      "newest: if newest.before(psn) { psn } else { newest },",
      "newest: if newest.before(psn) { newest } else { psn },"),
     ("an ACK covers one packet too many", "requester/ack.rs",
@@ -295,7 +296,8 @@ MUTANTS = [
          "            if segment.offset == 0 {\n                written?;\n            }")),
     ("a SEND without a receive gets a sequence NAK", "responder/mod.rs",
      "                self.answer = Answer::NotReady(named_queue(packet));",
-     "                self.report_missing(self.expected.next(), host);"),
+     "                self.gap.order = Order::Unbroken;\n"
+     "                self.answer = Answer::Missing { newest: self.expected.next(), due: None };"),
     ("an unreliable message goes on after a loss", "responder/mod.rs",
      "        if packet.bth.psn != self.expected {",
      "        if packet.bth.psn.before(self.expected) {"),
@@ -311,9 +313,10 @@ MUTANTS = [
      ""),
     ("modify_qp(ERR) doesn't silence a responder that broke", "qp/modify.rs",
      "QpState::Err if self.state.name() == QpState::Err => self.responder.cancel_all(),",
-     "QpState::Err if self.state.name() == QpState::Err => {}"),
+     "QpState::Err if self.state.name() == QpState::Err => {}",
+     "sends_nothing_after_modify_to_err"),
     ("RESET does not forget a lost packet", "responder/mod.rs",
-     "        self.order = Order::Kept;\n        self.answer = Answer::Nothing;\n        self.undo",
+     "        self.forget_gap(host);\n        self.answer = Answer::Nothing;\n        self.undo",
      "        self.answer = Answer::Nothing;\n        self.undo"),
     ("a READ's answer carries no MSN", "responder/reply.rs",
      "        msn: replay.msn,",
@@ -323,7 +326,8 @@ MUTANTS = [
      "            syndrome,\n            msn: if matches!(syndrome, Syndrome::Nak(_)) { 0 } else { self.msn },"),
     ("a refused replay carries its request's MSN", "responder/reply.rs",
      "Body::Ack(Aeth { syndrome, msn }), context",
-     "Body::Ack(Aeth { syndrome, ..aeth }), context"),
+     "Body::Ack(Aeth { syndrome, ..aeth }), context",
+     "a_refused_first_answer_is_refused_again"),
     ("acknowledgments give no credit", "responder/reply.rs",
      "    credits: UNLIMITED_CREDITS,",
      "    credits: 0 * UNLIMITED_CREDITS,"),
@@ -361,7 +365,7 @@ MUTANTS = [
     ("the acknowledgment of a duplicate covers no later packet", "responder/duplicate.rs",
      "let psn = if skips { psn } else { latest };",
      "let psn = if skips || true { psn } else { latest };"),
-    ("to request an acknowledgment, the requester sends all packets again", "requester/mod.rs",
+    ("to request an acknowledgment, the requester sends all packets again", "requester/ask.rs",
      "        self.cursor = newest;\n        self.probes = true;\n        self.retry",
      "        let _ = newest;\n        self.rewind();\n        self.retry"),
     ("a packet that is sent again for an acknowledgment requests none", "requester/send.rs",
@@ -456,7 +460,7 @@ MUTANTS = [
      "a_lost_challenge_is_sent_again"),
     ("an RTO spends a retry", "requester/mod.rs",
      "                self.resend_oldest(host);\n                Outcome::Continue\n",
-     "                return self.go_back(now, context, host);\n",
+     "                return self.go_back(Loss::Unknown, now, context, host);\n",
      "a_lost_tail_is_sent_again_without_a_retry"),
     ("an atomic is sent after an RTO, before the response to the oldest packet", "requester/send.rs",
      "if self.retry.sends_oldest() {",
@@ -494,6 +498,7 @@ MUTANTS = [
      "        self.retry.end_rto(self.una, self.sent, may_skip);\n",
      "naks_after_an_rto_cost_no_retry_before_progress"),
 ]
+MUTANTS += runpy.run_path(str(Path(__file__).with_name("recovery_mutants.py")))["MUTANTS"]
 
 
 def copy(to):

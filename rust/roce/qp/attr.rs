@@ -59,6 +59,10 @@ pub struct Config {
     pub has_srq: bool,
     /// MTU of the port: the largest payload of a datagram. Connected QPs use the path MTU instead.
     pub port_mtu: Mtu,
+    /// The QP recovers from losses as only rrxe hosts do: its requester sends only missing packets
+    /// again, and its responder keeps early packets ([`crate::early`]). The peer must allow it,
+    /// too.
+    pub fills_gaps: bool,
 }
 
 /// State of a QP (IBTA 1.x §10.3.1). The discriminants are those of `enum ib_qp_state`.

@@ -14,6 +14,7 @@ pub mod attr;
 mod modify;
 mod pause;
 mod poll;
+mod query;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,6 @@ use core::ops::DerefMut;
 
 use crate::host::{AccessFault, Count, Event, Host, QpDropReason, ScatterFault};
 use crate::ids::Pkey;
-use crate::mtu::Mtu;
-use crate::psn::Psn;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::time::Instant;
@@ -55,6 +54,27 @@ pub struct Context {
     pub config: Config,
     /// Attributes that `modify_qp` sets.
     pub settings: Settings,
+}
+
+impl Context {
+    /// Returns whether the requester tells its peer that it sends only missing packets again
+    /// ([`Reserved::fills_gaps`](crate::wire::packet::Reserved)).
+    #[inline]
+    pub(crate) fn offers_to_fill_gaps(&self) -> bool {
+        let Config {
+            kind, fills_gaps, ..
+        } = self.config;
+        fills_gaps && kind.is_reliable() && self.settings.retries_losses()
+    }
+}
+
+/// Returns the earlier of two instants.
+#[inline]
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
 }
 
 /// Consequence of a side's work for the QP's state.
@@ -196,7 +216,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                 (Side::Requester, outcome)
             }
             _ => {
-                let outcome = self.responder.handle_request(packet, &self.context, host);
+                let outcome = self
+                    .responder
+                    .handle_request(packet, now, &self.context, host);
                 if outcome == Outcome::Executed {
                     self.establish(host);
                 }
@@ -223,7 +245,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             Body::ReadResponse(_) if self.requester.handle_train(train, now, context, host) => {
                 Side::Requester
             }
-            _ if self.responder.handle_train(train, context, host) => {
+            _ if self.responder.handle_train(train, now, context, host) => {
                 self.establish(host);
                 Side::Responder
             }
@@ -260,6 +282,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// Processes the timers that have expired at `now`. A call before a timer expires has no
     /// effect.
     pub fn handle_timeout<H: Host>(&mut self, now: Instant, host: &mut H) {
+        self.responder.expire_early(now, host);
         if matches!(self.state, State::Rts | State::Sqd(_)) {
             let outcome = self.requester.handle_timeout(now, &self.context, host);
             self.apply_outcome(Side::Requester, outcome, host);
@@ -343,55 +366,13 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
             && self.responder.rests()
     }
 
-    /// Returns the path MTU.
-    #[inline]
-    pub fn path_mtu(&self) -> Mtu {
-        self.context.settings.path_mtu
-    }
-
-    /// Returns whether the QP sends lost requests again: it has a timer and retries.
-    #[inline]
-    pub fn retries_losses(&self) -> bool {
-        self.context.settings.retries_losses()
-    }
-
-    /// Returns whether the peer repeats a READ whose responses are lost, as its last READ request
-    /// says ([`Bth::repeats_reads`](crate::wire::packet::Bth)).
-    #[inline]
-    pub fn peer_repeats_reads(&self) -> bool {
-        self.responder.peer_repeats_reads()
-    }
-
-    /// Returns whether the peer has acknowledged all requests before the PSN `past`.
-    pub fn has_acknowledged(&self, past: Psn) -> bool {
-        !self.requester.una().before(past)
-    }
-
-    /// Returns whether the QP's requests are acknowledged.
-    pub fn is_reliable(&self) -> bool {
-        self.context.config.kind.is_reliable()
-    }
-
-    /// Returns whether data can be lost if the next packet overtakes an earlier one. It may return
-    /// `true` although nothing can be lost.
-    ///
-    /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
-    /// READ, atomic, ATOMIC WRITE or FLUSH. An acknowledgment may arrive after a later one, which
-    /// covers it, and before or after any request.
-    pub fn needs_order(&self) -> bool {
-        !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
-    }
-
     /// Returns the earliest instant at which [`Self::handle_timeout`] and [`Self::poll_transmit`]
     /// must be called. The instant is in the past if they stopped at their limits with work left.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.backlog {
             return Some(Instant(0));
         }
-        match (self.deadline(), self.pause.end()) {
-            (Some(deadline), Some(end)) => Some(deadline.min(end)),
-            (deadline, end) => deadline.or(end),
-        }
+        earliest(self.deadline(), self.pause.end())
     }
 
     /// Returns the earliest instant at which [`Self::handle_timeout`] must be called.
@@ -401,10 +382,11 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// QP again and again. For a QP that [flushes](Self::flushes), the host still waits for
     /// [`Self::poll_timeout`], and calls [`Self::flush_posted`].
     pub fn deadline(&self) -> Option<Instant> {
-        match self.state {
+        let requester = match self.state {
             State::Rts | State::Sqd(_) => self.requester.poll_timeout(),
             _ => None,
-        }
+        };
+        earliest(requester, self.responder.early_deadline())
     }
 
     /// Returns whether the host may still send `transmit`, the last packet that

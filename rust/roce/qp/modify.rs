@@ -83,6 +83,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
                     QpState::Sqe => self.requester.resume(host),
                     _ => {}
                 }
+                let offers = self.context.offers_to_fill_gaps();
+                self.requester.offer_to_fill_gaps(offers);
                 self.state = State::Rts;
             }
             QpState::Sqd if from == QpState::Sqd => {}

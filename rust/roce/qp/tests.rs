@@ -20,6 +20,7 @@ use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendExtra, SendOp, UdDest};
 
 mod bounds;
 mod broken;
+mod gaps;
 mod order;
 mod raw;
 mod shared;

@@ -5,7 +5,7 @@
 //! A response for a PSN acknowledges all PSNs before it. If a READ or atomic before it has no
 //! response yet, that response was lost, and the requester sends the request again.
 
-use super::retry::RtoResult;
+use super::retry::{Loss, RtoResult};
 use super::wqe::{Answer, SendWqe};
 use super::Requester;
 use crate::host::{Count, Host, QpDropReason, ScatterFault};
@@ -14,7 +14,7 @@ use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::time::Instant;
 use crate::train::Train;
 use crate::wc::WcStatus;
-use crate::wire::packet::{Aeth, Body, NakCode, Packet, ReadPart, Syndrome};
+use crate::wire::packet::{Aeth, Body, GapReport, NakCode, Packet, ReadPart, Syndrome};
 
 impl<W: Slots<SendWqe>> Requester<W> {
     /// Processes a response. A response whose PSN isn't in flight is late or forged, and is
@@ -27,7 +27,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Outcome {
         let psn = packet.bth.psn;
-        if let Some(msn) = self.needless_nak(packet) {
+        if let Some(msn) = self.needless_nak(packet, context) {
             host.count(Count::RcvdSeqErr);
             self.record_msn(psn, msn);
             self.vouch(psn, now, context, host);
@@ -40,6 +40,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         match packet.body {
             Body::Ack(aeth) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
+                    if packet.bth.reserved.fills_gaps() && context.offers_to_fill_gaps() {
+                        let cookie = packet.bth.reserved.extension();
+                        self.reserved = self.reserved.with_extension(cookie);
+                    }
                     self.record_msn(psn.next(), aeth.msn);
                     self.vouch(psn.next(), now, context, host);
                     self.check_gap(now, context, host)
@@ -50,10 +54,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
                     self.wait(psn, timer, proven, now, context, host)
                 }
                 Syndrome::Nak(NakCode::PsnSequence) => {
+                    let report = gap_report(packet, context);
+                    if report.is_later {
+                        self.fill_later_gap(psn, report.missing);
+                        return Outcome::Continue;
+                    }
                     self.record_msn(psn, aeth.msn);
                     self.vouch(psn, now, context, host);
                     host.count(Count::RcvdSeqErr);
-                    self.resend_on_hint(now, context, host)
+                    self.fill_gap(report.missing, now, context, host)
                 }
                 Syndrome::Nak(code) => {
                     let status = refusal(code, context);
@@ -78,12 +87,17 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ///
     /// A third party's packet ahead of the expected PSN makes the responder send such a NAK,
     /// possibly in place of the acknowledgment of all packets.
-    fn needless_nak(&self, packet: &Packet) -> Option<u32> {
+    fn needless_nak(&self, packet: &Packet, context: &Context) -> Option<u32> {
         match packet.body {
             Body::Ack(Aeth {
                 syndrome: Syndrome::Nak(NakCode::PsnSequence),
                 msn,
-            }) if packet.bth.psn == self.sent && self.una != self.sent => Some(msn),
+            }) if packet.bth.psn == self.sent
+                && self.una != self.sent
+                && !gap_report(packet, context).is_later =>
+            {
+                Some(msn)
+            }
             _ => None,
         }
     }
@@ -131,14 +145,26 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return;
         }
         self.hinted = false;
+        self.filled_later = 0;
+        if self.kept != 0 {
+            self.retry.limit_burst(self.sent.ahead_of(self.una));
+        }
+        self.kept = 0;
+        self.shrunk = self.shrunk.filter(|sent| self.una.before(*sent));
+        if self.asked_first.before(self.una) {
+            self.asked_first = self.una;
+        }
+        if self.past_gap.is_some_and(|past| !self.una.before(past)) {
+            self.leave_gap();
+        }
         let awaits = self.una.before(self.asked);
         let rto = self
             .retry
             .progress(self.una, packets, awaits, now, &context.settings);
         match rto {
             Some(RtoResult::Loss) => host.count(Count::CompleterRetry),
-            Some(RtoResult::Spurious { may_skip: true }) => self.skip_sent(),
-            Some(RtoResult::Spurious { may_skip: false }) | None => {}
+            Some(RtoResult::Spurious { may_skip }) => self.continue_after_rto(may_skip, now),
+            None => {}
         }
         if self.una == self.sent {
             self.retry.stop();
@@ -149,15 +175,32 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// missing.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
         if self.una.before(self.acked) {
-            self.resend_on_hint(now, context, host)
+            self.resend_on_hint(Loss::Unknown, now, context, host)
         } else {
             Outcome::Continue
         }
     }
 
+    /// Continues after an RTO, when the acknowledgment covers more than the packet that was sent
+    /// again. A responder that keeps early packets may have missed that packet only.
+    fn continue_after_rto(&mut self, may_skip: bool, now: Instant) {
+        if self.reserved.extension() != 0 {
+            self.retry.lower_limit_by(1);
+        }
+        self.retry.limit_burst(self.sent.ahead_of(self.una));
+        if may_skip {
+            self.skip_sent();
+            self.restore_asked();
+            if self.una.before(self.asked) {
+                self.retry.await_response(self.una, false, now);
+            }
+        }
+    }
+
     /// Resends from the oldest unfinished packet, because it or the response to it was lost.
-    fn resend_on_hint<H: Host>(
+    pub(super) fn resend_on_hint<H: Host>(
         &mut self,
+        loss: Loss,
         now: Instant,
         context: &Context,
         host: &mut H,
@@ -166,7 +209,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         self.hinted = true;
-        self.go_back(now, context, host)
+        self.go_back(loss, now, context, host)
     }
 
     /// Processes an RNR NAK: everything from `psn` on waits as long as the peer asked.
@@ -357,6 +400,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.finish_acked(host);
         }
         self.progress_since(una, now, context, host);
+    }
+}
+
+/// Returns the gap that a sequence NAK reports. A peer may report one only to a requester that has
+/// offered to fill it.
+fn gap_report(packet: &Packet, context: &Context) -> GapReport {
+    match context.offers_to_fill_gaps() {
+        true => GapReport::decode(packet.bth.reserved.extension()),
+        false => GapReport::default(),
     }
 }
 

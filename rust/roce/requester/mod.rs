@@ -8,12 +8,16 @@
 //! oldest WQE of the window. So the work per packet doesn't depend on the number of packets in
 //! flight.
 //!
-//! `send` selects the next packet, `segment` builds it, `ack` processes the responses, and `retry`
-//! holds the timers and the retry counts. UC and datagram QPs need neither `ack` nor `retry`: their
-//! WQEs are finished as soon as they are sent.
+//! `repair` sends only missing packets again, if the responder keeps those that arrived after them.
+//!
+//! `send` selects the next packet, `segment` builds it, `ask` requests acknowledgments later, `ack`
+//! processes the responses, and `retry` holds the timers and the retry counts. UC and datagram QPs
+//! need neither `ack` nor `retry`: their WQEs are finished as soon as they are sent.
 
 mod ack;
+mod ask;
 mod challenge;
+mod repair;
 mod retry;
 mod rto;
 mod segment;
@@ -29,10 +33,12 @@ use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots, Steps};
 use crate::time::Instant;
 use crate::wc::WcStatus;
+use crate::wire::packet::Reserved;
 use crate::wr::SendSlot;
 
 use challenge::Challenge;
-use retry::{Due, Retry};
+use repair::LaterGaps;
+use retry::{Due, Loss, Retry};
 use window::Window;
 use wqe::{admit, completion};
 
@@ -116,6 +122,8 @@ pub struct Requester<W> {
     unasked: u32,
     /// One past the newest packet that requested a response.
     asked: Psn,
+    /// The value of `asked` before packets were sent again.
+    asked_first: Psn,
     /// Fields to restore if the last packet was not sent.
     before: Before,
     /// The cursor's packet is sent even if the limit of packets in flight is reached, and requests
@@ -132,6 +140,25 @@ pub struct Requester<W> {
     /// loss. So only the timer and the RTO resend now, until the responder makes progress or sends
     /// an RNR NAK.
     hinted: bool,
+    /// The requester sends only the packets before this one again, since the responder keeps those
+    /// after it. `None` if no gap is being filled.
+    past_gap: Option<Psn>,
+    /// The reserved bits of requests: whether this requester fills gaps, and the cookie with which
+    /// the responder keeps early packets. The cookie is 0 if the responder hasn't told any.
+    reserved: Reserved,
+    /// Later gaps, to be filled after this one.
+    later: LaterGaps,
+    /// Number of packets of later gaps since the last progress. A limit bounds the work that a peer
+    /// causes.
+    filled_later: u32,
+    /// The oldest packet of the gap that was filled last, and the time at which that began.
+    filled_at: Option<(Psn, Instant)>,
+    /// One past the newest packet that had been sent when a gap last lowered the limit of packets
+    /// in flight.
+    shrunk: Option<Psn>,
+    /// Number of packets that may be in flight beyond the limit, because the responder keeps as
+    /// many packets behind a gap.
+    kept: u32,
     /// Status of the WQE that follows the started ones, if that WQE has failed. The QP enters an
     /// error state once the failed WQE is the oldest.
     fault: Option<WcStatus>,
@@ -152,6 +179,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             reads: Reads::default(),
             unasked: 0,
             asked: Psn::new(0),
+            asked_first: Psn::new(0),
             before: Before {
                 cursor: START,
                 sent: Psn::new(0),
@@ -163,6 +191,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
             counted: Psn::new(0),
             challenge: None,
             hinted: false,
+            past_gap: None,
+            reserved: Reserved::default(),
+            later: LaterGaps::default(),
+            filled_later: 0,
+            filled_at: None,
+            shrunk: None,
+            kept: 0,
             fault: None,
             retry: Retry::new(),
         }
@@ -180,6 +215,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.acked = sq_psn;
         self.sent = sq_psn;
         self.asked = sq_psn;
+        self.asked_first = sq_psn;
         self.before = Before {
             cursor: START,
             sent: sq_psn,
@@ -221,6 +257,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.probes = false;
         self.challenge = None;
         self.hinted = false;
+        self.past_gap = None;
+        self.reserved = Reserved::default();
+        self.later = LaterGaps::default();
+        self.filled_later = 0;
+        self.filled_at = None;
+        self.shrunk = None;
+        self.kept = 0;
         self.fault = None;
         self.retry = Retry::new();
     }
@@ -267,6 +310,23 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.deadline()
     }
 
+    /// Tells the peer, in further requests, whether this requester fills gaps.
+    pub(crate) fn offer_to_fill_gaps(&mut self, offers: bool) {
+        self.reserved = self.reserved.with_fills_gaps(offers);
+    }
+
+    /// Ends the slow start of a new connection.
+    #[cfg(test)]
+    pub(crate) fn end_slow_start(&mut self) {
+        self.retry.end_slow_start();
+    }
+
+    /// Returns the limit of packets in flight after the recovery from losses.
+    #[cfg(test)]
+    pub(crate) fn limit_after_recovery(&self) -> u32 {
+        self.retry.limit_after_recovery()
+    }
+
     /// Returns the end of the acknowledgment timer, or of the wait after an RNR NAK.
     #[cfg(test)]
     pub(crate) fn end_of_timer(&self) -> Option<Instant> {
@@ -298,7 +358,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             }
             Due::Lost => {
                 self.hinted = false;
-                self.go_back(now, context, host)
+                self.go_back(Loss::Unknown, now, context, host)
             }
         }
     }
@@ -439,52 +499,6 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Schedules the newest packet in flight again, with an acknowledgment request, because the
-    /// copy that was sent had none. This isn't a retry.
-    ///
-    /// Returns `false` if the newest packet was acknowledged or has requested a response, or if
-    /// packets that follow will request one. Also returns `false` if nothing is in flight, or
-    /// during a wait after an RNR NAK.
-    fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
-        if self.retry.waits() || self.una == self.sent {
-            return false;
-        }
-        let Some((newest, psn)) = self.newest() else {
-            return false;
-        };
-        if !self.asked.before(psn.next()) {
-            return false;
-        }
-        self.cursor = newest;
-        self.probes = true;
-        self.retry.restart(now, &context.settings);
-        true
-    }
-
-    /// Calls [`Self::ask_again`]. Returns whether a packet will request an acknowledgment: the
-    /// newest one, sent again, or a following one.
-    fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
-        self.ask_again(now, context) || self.cursor.wqe < self.started
-    }
-
-    /// Returns the position and the PSN of the newest packet in flight of the started WQEs. Returns
-    /// `None` if the cursor hasn't passed that packet, if it was acknowledged, or if it waits for
-    /// more than an acknowledgment.
-    fn newest(&self) -> Option<(Cursor, Psn)> {
-        if self.cursor.wqe < self.started {
-            return None;
-        }
-        let has_packets = |at: &u32| self.window.get(*at).is_some_and(|wqe| wqe.packets > 0);
-        let at = (0..self.started).rev().find(has_packets)?;
-        let wqe = self.window.get(at)?;
-        let packet = wqe.packets.checked_sub(1)?;
-        let psn = wqe.first.plus(packet);
-        if wqe.uses_rd_atomic() || psn.before(self.acked) {
-            return None;
-        }
-        Some((Cursor { wqe: at, packet }, psn))
-    }
-
     /// Moves the cursor behind the packets that were sent, so that none of them is sent again.
     fn skip_sent(&mut self) {
         if let Some(cursor) = self.behind_sent() {
@@ -510,6 +524,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
         })
     }
 
+    /// Returns the position of the packet `psn`, if it belongs to a started WQE.
+    fn position(&self, psn: Psn) -> Option<Cursor> {
+        (0..self.started).find_map(|at| {
+            let wqe = self.window.get(at)?;
+            let packet = psn.ahead_of(wqe.first);
+            (packet < wqe.packets).then_some(Cursor { wqe: at, packet })
+        })
+    }
+
     /// Moves the cursor back to the oldest unfinished packet.
     fn rewind(&mut self) {
         let first = match self.window.get(0) {
@@ -521,12 +544,22 @@ impl<W: Slots<SendWqe>> Requester<W> {
             packet: self.una.ahead_of(first),
         };
         self.reads = Reads::default();
+        self.past_gap = None;
+        self.later = LaterGaps::default();
+        self.kept = 0;
+        self.save_asked();
     }
 
     /// Resends from the oldest unfinished packet after a loss, if a retry is left (IBTA 1.x
     /// §9.7.6.1).
-    fn go_back<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
-        if !self.retry.spend(&context.settings) {
+    fn go_back<H: Host>(
+        &mut self,
+        loss: Loss,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        if !self.retry.spend(loss, &context.settings) {
             if let Some(challenge) = self.challenge {
                 return self.fail_challenged(challenge, host);
             }

@@ -11,8 +11,20 @@ use crate::wire::aeth::rnr_delay;
 
 /// Upper bound of the limit of packets in flight with payload.
 const MOST_IN_FLIGHT: u32 = 512;
+/// That limit of a new connection. It grows by one per arrived packet until a packet is lost (slow
+/// start, RFC 5681).
+const FIRST_IN_FLIGHT: u32 = 64;
 /// Lower bound of that limit, on however lossy a path.
 const LEAST_IN_FLIGHT: u32 = 4;
+/// Number of packets in queues of the network up to which a loss is no sign of congestion.
+const MOST_QUEUED: u32 = 8;
+/// Number of packets of an acknowledgment that raise the limit at most. So an acknowledgment of
+/// many packets doesn't cause as many packets to be sent at once (RFC 3465).
+const MOST_COUNTED: u32 = 16;
+/// Number of packets that may be sent at once after a gap was filled.
+const FEW_AT_ONCE: u32 = 16;
+/// Number of packets of a gap up to which its loss may have another reason than congestion.
+const FEW_LOST: u32 = 2;
 /// Number of arrived packets for which the limit grows by one after a loss.
 const GROWTH: u32 = 16;
 /// Maximum number of packets from one acknowledgment request to the next.
@@ -47,13 +59,16 @@ pub(super) struct Retry {
     rnr_spent: u8,
     /// RNR NAKs since the last progress that may be forged.
     unproven: u8,
-    /// Limit of packets in flight. Halved by each loss and each RNR wait, one after an RTO,
+    /// Limit of packets in flight. Lowered by losses, halved by each RNR wait, one after an RTO,
     /// increased by progress.
     limit: u32,
     /// The limit grows by one per arrived packet below this threshold, else by one per [`GROWTH`].
     threshold: u32,
     /// Number of packets that arrived since the limit last grew, below [`GROWTH`].
     arrived: u32,
+    /// A second limit of packets in flight after a gap was filled, so that few packets are sent at
+    /// once. It grows by one per arrived packet, and ends when it reaches `limit`.
+    burst: Option<u32>,
     /// Retransmission timeout.
     rto: Rto,
     /// State before the oldest packet was sent again after an RTO, until it is acknowledged.
@@ -79,9 +94,20 @@ pub(super) enum RtoResult {
     /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has
     /// dropped the packets after it.
     Loss,
-    /// Later packets are acknowledged, too. So the peer was slow, or its response was lost. With
-    /// `may_skip` no packet need be sent again.
+    /// Later packets are acknowledged, too. So the peer was slow, or its response was lost, or it
+    /// has kept the later packets. With `may_skip` no packet need be sent again.
     Spurious { may_skip: bool },
+}
+
+/// Extent of a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// This many packets were lost, and later ones arrived.
+    Packets(u32),
+    /// The limit of packets in flight was lowered for this loss before.
+    Known,
+    /// The number is not known.
+    Unknown,
 }
 
 /// Action that an expired timer requires.
@@ -103,16 +129,31 @@ impl Retry {
             spent: 0,
             rnr_spent: 0,
             unproven: 0,
-            limit: MOST_IN_FLIGHT,
-            threshold: LEAST_IN_FLIGHT,
+            limit: FIRST_IN_FLIGHT,
+            threshold: MOST_IN_FLIGHT,
             arrived: 0,
+            burst: None,
             rto: Rto::default(),
             before_rto: None,
         }
     }
 
     /// Returns the limit of packets with payload in flight.
+    #[inline]
     pub(super) fn limit(&self) -> u32 {
+        self.burst.map_or(self.limit, |burst| burst.min(self.limit))
+    }
+
+    /// Raises the limit of packets in flight as slow start would.
+    #[cfg(test)]
+    pub(super) fn end_slow_start(&mut self) {
+        self.limit = MOST_IN_FLIGHT;
+        self.threshold = LEAST_IN_FLIGHT;
+    }
+
+    /// Returns the limit of packets in flight once the limit after a gap has ended.
+    #[cfg(test)]
+    pub(super) fn limit_after_recovery(&self) -> u32 {
         self.limit
     }
 
@@ -128,8 +169,9 @@ impl Retry {
 
     /// Returns the maximum number of packets from one acknowledgment request to the next. It is a
     /// quarter of the limit at most, so that a lost acknowledgment is noticed soon.
+    #[inline]
     pub(super) fn ask_every(&self) -> u32 {
-        (self.limit >> 2).min(ASK_EVERY)
+        (self.limit() >> 2).min(ASK_EVERY)
     }
 
     /// Returns the end of the timer, or `None` if it is off.
@@ -194,6 +236,11 @@ impl Retry {
         self.rto.forget_timed_from(psn);
     }
 
+    /// Returns whether a response to a packet that was sent at `sent` would have arrived by now.
+    pub(super) fn is_past_round_trip(&self, sent: Instant, now: Instant) -> bool {
+        self.rto.is_past_round_trip(sent, now)
+    }
+
     /// Ends the RTO: only the packet `oldest` is sent again until it is acknowledged. `sent` is one
     /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. After the
     /// first RTO without progress, the values of the first one count.
@@ -210,6 +257,7 @@ impl Retry {
             may_skip,
         });
         self.limit = 1;
+        self.burst = None;
     }
 
     /// Returns whether only the oldest packet may be sent, because an RTO has ended and the packet
@@ -272,8 +320,8 @@ impl Retry {
         self.rnr_spent = 0;
         self.unproven = 0;
         let result = self.end_recovery(una);
-        if self.limit < MOST_IN_FLIGHT {
-            self.raise_limit(packets);
+        if self.limit < MOST_IN_FLIGHT || self.burst.is_some() {
+            self.raise_limits(packets.min(MOST_COUNTED));
         }
         let waits = matches!(self.timer, Timer::Rnr(_, psn) if !psn.before(una));
         if !waits {
@@ -283,9 +331,17 @@ impl Retry {
         result
     }
 
+    /// Lets few packets be sent at once after a gap was filled, while `in_flight` packets are in
+    /// flight.
+    pub(super) fn limit_burst(&mut self, in_flight: u32) {
+        self.burst = Some(in_flight.saturating_add(FEW_AT_ONCE));
+    }
+
     /// Raises the limit of packets in flight by one per arrived packet up to the threshold, and by
     /// one per [`GROWTH`] arrived packets beyond it.
-    fn raise_limit(&mut self, packets: u32) {
+    fn raise_limits(&mut self, packets: u32) {
+        let burst = self.burst.map(|burst| burst.saturating_add(packets));
+        self.burst = burst.filter(|burst| *burst < self.limit);
         let quick = packets.min(self.threshold.saturating_sub(self.limit));
         self.limit = self.limit.saturating_add(quick);
         let arrived = self.arrived.saturating_add(packets.saturating_sub(quick));
@@ -297,14 +353,37 @@ impl Retry {
     }
 
     /// Takes a transport retry. Returns `false` if none is left.
-    pub(super) fn spend(&mut self, settings: &Settings) -> bool {
+    pub(super) fn spend(&mut self, loss: Loss, settings: &Settings) -> bool {
         if self.spent >= settings.retry_cnt {
             return false;
         }
         self.spent = self.spent.saturating_add(1);
-        self.lower_limit();
-        self.rto.end();
+        match loss {
+            Loss::Packets(count) => {
+                self.lower_limit_by(count);
+                self.rto.suspend();
+            }
+            Loss::Known => self.rto.suspend(),
+            Loss::Unknown => {
+                self.lower_limit();
+                self.rto.end();
+            }
+        }
         true
+    }
+
+    /// Lowers the limit of packets in flight after the loss of `count` packets.
+    ///
+    /// If the round-trip time shows that few packets waited in queues, the network has room for as
+    /// many packets as are in flight, and the loss has another reason than congestion (TCP Veno,
+    /// IEEE JSAC 21.2). Then the limit hardly shrinks.
+    pub(super) fn lower_limit_by(&mut self, count: u32) {
+        let less = match self.rto.queued(self.limit) {
+            Some(queued) if queued <= MOST_QUEUED && count <= FEW_LOST => self.limit >> 6,
+            _ => self.limit >> 2,
+        };
+        self.limit = self.limit.saturating_sub(less.max(1)).max(LEAST_IN_FLIGHT);
+        self.threshold = self.limit;
     }
 
     /// Halves the limit of packets in flight.

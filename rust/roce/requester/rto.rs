@@ -19,6 +19,8 @@ use crate::time::{Duration, Instant};
 const LEAST_MARGIN: u64 = 1_000_000;
 /// RTO before the first measurement, in nanoseconds.
 const INITIAL: u64 = 64_000_000;
+/// Binary logarithm of the number of measurements in which the shortest round-trip time doubles.
+const AGING: u32 = 8;
 /// Maximum number of times that the RTO is doubled.
 const MOST_DOUBLINGS: u32 = 16;
 
@@ -28,6 +30,9 @@ pub(super) struct Rto {
     /// Smoothed round-trip time and its mean deviation, in nanoseconds. `None` before the first
     /// measurement.
     round_trip: Option<(u64, u64)>,
+    /// Shortest round-trip time, in nanoseconds. It grows slowly, in case that the path has
+    /// changed.
+    shortest: u64,
     /// The packet whose response is timed, and the time at which the packet was sent.
     timed: Option<(Psn, Instant)>,
     /// End of the RTO. `None` if no response is awaited.
@@ -101,6 +106,11 @@ impl Rto {
     /// Adds a measured round-trip time to the average.
     fn measure(&mut self, time: Duration) {
         let Duration(time) = time;
+        let aged = self.shortest.saturating_add(self.shortest >> AGING);
+        self.shortest = match self.round_trip {
+            None => time,
+            Some(_) => time.min(aged),
+        };
         self.round_trip = Some(match self.round_trip {
             None => (time, time >> 1),
             Some((smoothed, deviation)) => {
@@ -108,6 +118,23 @@ impl Rto {
                 (average(smoothed, time, 3), average(deviation, error, 2))
             }
         });
+    }
+
+    /// Returns how many of `in_flight` packets wait in queues of the network: the share of the
+    /// round-trip time that exceeds the shortest one. Returns `None` before the first measurement.
+    pub(super) fn queued(&self, in_flight: u32) -> Option<u32> {
+        let (smoothed, _) = self.round_trip?;
+        let waiting = smoothed.saturating_sub(self.shortest);
+        let queued = u64::from(in_flight).saturating_mul(waiting);
+        u32::try_from(queued.checked_div(smoothed).unwrap_or(0)).ok()
+    }
+
+    /// Returns whether more than a round-trip time has passed since `sent`, by twice its deviation.
+    pub(super) fn is_past_round_trip(&self, sent: Instant, now: Instant) -> bool {
+        let Duration(passed) = now.since(sent);
+        self.round_trip.is_some_and(|(smoothed, deviation)| {
+            passed > smoothed.saturating_add(deviation.saturating_mul(2))
+        })
     }
 
     /// Returns the duration of an RTO that starts now.

@@ -6,7 +6,9 @@ use super::wqe::SendWqe;
 use crate::ids::{Imm, Pkey, Qkey, Qpn};
 use crate::qp::{Context, QpKind};
 use crate::transmit::{Source, Transmit};
-use crate::wire::packet::{AtomicEth, Body, Bth, Deth, Packet, Reth, SendPart, Service, WritePart};
+use crate::wire::packet::{
+    AtomicEth, Body, Bth, Deth, Packet, Reserved, Reth, SendPart, Service, WritePart,
+};
 use crate::wr::{RemoteAddr, SendExtra, SendOp, UdDest};
 
 /// A queue key with this bit in a work request stands for the QP's own queue key (IBTA 1.x
@@ -20,6 +22,8 @@ pub(super) struct Marks {
     pub(super) asks: bool,
     /// The packet was sent before.
     pub(super) again: bool,
+    /// The reserved bits of the packet, except that of READ requests.
+    pub(super) reserved: Reserved,
 }
 
 /// Builds a train of `count` requests that starts with packet `index` of `wqe`. Returns `None` for
@@ -52,6 +56,11 @@ pub(super) fn build(
     };
     let (source, payload_len) = payload(wqe, index, count, context);
     let (service, dest) = address(wqe, context);
+    let repeats_reads = matches!(body, Body::ReadRequest(_)) && context.settings.retries_losses();
+    let reserved = match repeats_reads {
+        true => marks.reserved.with_repeats_reads(true),
+        false => marks.reserved,
+    };
     let bth = Bth {
         dest,
         psn: wqe.first.plus(index),
@@ -59,9 +68,7 @@ pub(super) fn build(
         solicited: wqe.wr.solicited && solicitable && last,
         ack_req: marks.asks,
         mig_req: true,
-        fecn: false,
-        becn: false,
-        repeats_reads: matches!(body, Body::ReadRequest(_)) && context.settings.retries_losses(),
+        reserved,
     };
     let packet = Packet {
         service,

@@ -179,7 +179,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// A READ, atomic, ATOMIC WRITE or FLUSH needs room in `max_rd_atomic` and for its response
     /// packets. Other requests need room among the packets in flight. So the packets in flight are
     /// never more than a few times the limit, besides the responses to [`LEAST_READS`] READs.
-    fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
+    #[inline]
+    pub(super) fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
         if !context.config.kind.is_reliable() || wqe.is_local() {
             return true;
         }
@@ -198,7 +199,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 || reads.packets.saturating_add(wqe.span(index)) <= limit;
             return few && reads.requests < u32::from(context.settings.max_rd_atomic);
         }
-        psn.ahead_of(self.una) < limit.saturating_add(reads.packets)
+        // A missing packet of a gap counts as in flight already.
+        let fills_gap = self.past_gap.is_some() && psn.before(self.sent);
+        fills_gap || psn.ahead_of(self.una) < self.most_in_flight()
+    }
+
+    /// Returns the number of PSNs that may be in flight when a packet with payload is sent.
+    #[inline]
+    fn most_in_flight(&self) -> u32 {
+        let limit = self.retry.limit().saturating_add(self.kept);
+        limit.saturating_add(self.reads.packets)
     }
 
     /// Starts the WQE after the started ones: checks the memory of a READ or atomic, executes a
@@ -248,7 +258,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Option<Progress> {
-        if self.skip_acked() {
+        if self.skip_acked() || self.skip_kept() {
             return None;
         }
         let Cursor { wqe: at, packet } = self.cursor;
@@ -299,11 +309,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
         // The last packet of an RDMA WRITE with immediate data takes a receive WQE, unlike those
         // before it.
         let alone = u32::from(matches!(wqe.wr.op, SendOp::Write(_, Some(_))));
-        let in_flight = self.retry.limit().saturating_add(self.reads.packets);
         wqe.packets
             .saturating_sub(alone)
             .saturating_sub(index)
-            .min(in_flight.saturating_sub(psn.ahead_of(self.una)))
+            .min(self.most_in_flight().saturating_sub(psn.ahead_of(self.una)))
             .min(self.retry.ask_every().saturating_sub(self.unasked))
             .clamp(1, limit)
     }
@@ -341,7 +350,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
             };
             self.retry.await_response(timed, !again, now);
         }
-        Marks { asks, again }
+        Marks {
+            asks,
+            again,
+            reserved: self.reserved,
+        }
     }
 
     /// Records the packets in flight. Returns whether this packet was sent before.
@@ -361,9 +374,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Decides whether a packet requests an acknowledgment.
     ///
     /// It does in any of these cases: `ask_every` packets were sent since the last request; it ends
-    /// a signaled WQE or one that is sent again; the following packets have to wait for the
-    /// acknowledgment. The last packet of all posted work is no such case by itself, since nothing
-    /// waits for its acknowledgment. If no more work is posted, the timer requests it later.
+    /// a signaled WQE or one that is sent again; it is the last missing packet of a gap; the
+    /// following packets have to wait for the acknowledgment. The last packet of all posted work is
+    /// no such case by itself, since nothing waits for its acknowledgment. If no more work is
+    /// posted, the timer requests it later.
     fn asks<H: Host>(
         &mut self,
         step: &Step,
@@ -375,6 +389,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.unasked = self.unasked.saturating_add(step.count);
         let asks = self.unasked >= self.retry.ask_every()
             || (step.ends && (step.signaled || again))
+            || self.past_gap == Some(step.psn.plus(step.span))
             || !(self.has_next_packet(draining, context, host)
                 || self.may_delay_ack_request(draining, context));
         if asks {

@@ -20,6 +20,7 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendExtra, SendOp, UdD
 
 mod drops;
 mod errors;
+mod gaps;
 mod order;
 mod reads;
 mod rto;
@@ -75,7 +76,8 @@ impl Bench {
 
     fn of(kind: QpKind) -> Self {
         let mut host = MockHost::new();
-        let qp = connected(kind, FIRST, FIRST, &mut host);
+        let mut qp = connected(kind, FIRST, FIRST, &mut host);
+        qp.requester.end_slow_start();
         let now = NOW;
         Self { qp, host, now }
     }
@@ -100,14 +102,19 @@ impl Bench {
         self.poll().iter().map(psn).collect()
     }
 
-    fn respond(&mut self, n: u32, body: Body, payload_len: u32) {
+    /// Creates a response of the peer.
+    fn response(&self, n: u32, body: Body, payload_len: u32) -> Packet {
         let bth = Bth::new(Qpn::new(0x11), psn(n));
-        let packet = Packet {
+        Packet {
             service: Service::Rc,
             bth,
             body,
             payload_len,
-        };
+        }
+    }
+
+    fn respond(&mut self, n: u32, body: Body, payload_len: u32) {
+        let packet = self.response(n, body, payload_len);
         self.host.payload = vec![(n as u8).wrapping_add(1); payload_len as usize];
         self.qp.handle_packet(self.now, &packet, &mut self.host);
     }

@@ -142,7 +142,7 @@ impl<R: Slots<Replay>> Responder<R> {
         reach(&reth, RemoteAccess::Read, host)?;
         let psns = check::read_psns(reth.length, context.settings.path_mtu);
         self.record(Recorded::Read(reth), psns, packet, context);
-        self.peer_repeats_reads = packet.bth.repeats_reads;
+        self.peer_repeats_reads = packet.bth.reserved.repeats_reads();
         Ok(psns)
     }
 

@@ -6,8 +6,8 @@
 //! and receive queue, carries the request out and records an answer. [`reply`] builds the response
 //! packets. [`replay`] keeps the answers to READs, atomics, ATOMIC WRITEs and FLUSHes, since a peer
 //! that misses one sends the request again, which [`duplicate`] then serves. [`train`] carries out
-//! several packets as one. [`ud`] is the whole responder of UD and GSI QPs, [`raw`] that of raw
-//! packet QPs.
+//! several packets as one. [`gap`] reports missing packets. [`ud`] is the whole responder of UD and
+//! GSI QPs, [`raw`] that of raw packet QPs.
 //!
 //! First the pending answers of [`replay`] leave, in PSN order, then the one acknowledgment or NAK.
 //! Payload isn't kept: a READ response names the memory to read.
@@ -15,6 +15,7 @@
 mod check;
 mod duplicate;
 mod execute;
+mod gap;
 mod raw;
 mod replay;
 mod reply;
@@ -28,6 +29,7 @@ use crate::host::{AccessFault, Count, Event, Fetch, Host, QpDropReason, QueueFau
 use crate::ids::{Qpn, Srqn};
 use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots, Steps};
+use crate::time::Instant;
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{Body, NakCode, Packet, SendPart, Service, WritePart};
 use crate::wr::RecvWr;
@@ -36,6 +38,7 @@ pub use replay::Replay;
 pub use ud::check_management;
 
 use check::Message;
+use gap::{Gap, Order};
 use replay::{Number, Pending, Ring, Sent};
 
 /// The responder of one QP.
@@ -55,7 +58,7 @@ pub struct Responder<R: Slots<Replay>> {
     message: Message,
     /// The receive WQE of the current message, or of the next one.
     held: Option<Held>,
-    order: Order,
+    gap: Gap,
     answer: Answer,
     /// The records of READs, atomics, ATOMIC WRITEs and FLUSHes, with their pending answers.
     ring: Ring<R>,
@@ -77,15 +80,6 @@ struct Held {
     srqn: Option<Srqn>,
 }
 
-/// Whether a NAK has told the peer to send the expected packet again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    /// No NAK was sent for the expected packet. A packet ahead of it causes a NAK.
-    Kept,
-    /// A NAK for the expected packet is due or was sent. Packets ahead of it are just dropped.
-    Awaited,
-}
-
 /// The acknowledgment or NAK to send after all answers of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -95,10 +89,10 @@ enum Answer {
     Ack(Psn),
     /// NAK "PSN sequence error": the expected packet is missing.
     Missing {
-        /// PSN of the newest packet that was dropped because of the gap.
+        /// PSN of the newest packet that arrived behind the gap.
         newest: Psn,
         /// PSN of an acknowledgment to send before the NAK, because the peer may ignore the NAK: if
-        /// the dropped packet was forged, the NAK has a PSN that the peer hasn't sent. `due` is
+        /// that packet was forged, the NAK has a PSN that the peer hasn't sent. `due` is
         /// never the PSN of a READ or an atomic, whose response acknowledges the request.
         due: Option<Psn>,
     },
@@ -204,7 +198,7 @@ impl<R: Slots<Replay>> Responder<R> {
             msn: 0,
             message: Message::None,
             held: None,
-            order: Order::Kept,
+            gap: Gap::default(),
             answer: Answer::Nothing,
             ring: Ring::new(replays),
             position: 0,
@@ -244,11 +238,12 @@ impl<R: Slots<Replay>> Responder<R> {
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         packet: &Packet,
+        now: Instant,
         context: &Context,
         host: &mut H,
     ) -> Outcome {
         match context.config.kind {
-            QpKind::Rc | QpKind::XrcTgt => self.handle_reliable(packet, context, host),
+            QpKind::Rc | QpKind::XrcTgt => self.handle_reliable(packet, now, context, host),
             QpKind::XrcIni | QpKind::RawPacket => Outcome::Continue,
             QpKind::Uc => self.handle_unreliable(packet, context, host),
             QpKind::Ud | QpKind::Gsi => self.handle_datagram(packet, context, host),
@@ -268,6 +263,7 @@ impl<R: Slots<Replay>> Responder<R> {
             self.cancel_all();
         }
         self.message = Message::None;
+        self.forget_gap(host);
         self.abandon_held(WcStatus::WrFlushErr, context, host);
     }
 
@@ -309,7 +305,7 @@ impl<R: Slots<Replay>> Responder<R> {
         self.expected = Psn::default();
         self.msn = 0;
         self.message = Message::None;
-        self.order = Order::Kept;
+        self.forget_gap(host);
         self.answer = Answer::Nothing;
         self.undo = Undo::Nothing;
         self.unheard = 0;
@@ -331,6 +327,7 @@ impl<R: Slots<Replay>> Responder<R> {
     fn handle_reliable<H: Host>(
         &mut self,
         packet: &Packet,
+        now: Instant,
         context: &Context,
         host: &mut H,
     ) -> Outcome {
@@ -339,12 +336,13 @@ impl<R: Slots<Replay>> Responder<R> {
                 Ok(psns) => {
                     self.advance(psns);
                     self.acknowledge(packet, packet.bth.psn, host);
+                    self.continue_gap(packet, packet.bth.psn, now, context, host);
                     Outcome::Executed
                 }
                 Err(refusal) => self.refuse(refusal, packet, context, host),
             },
             1.. => {
-                self.report_missing(packet.bth.psn, host);
+                self.handle_early(packet, now, host);
                 Outcome::Continue
             }
             _ => {
@@ -358,29 +356,6 @@ impl<R: Slots<Replay>> Responder<R> {
     fn advance(&mut self, psns: u32) {
         self.expected = self.expected.plus(psns);
         self.position = self.position.wrapping_add(u64::from(psns));
-    }
-
-    /// Drops the packet `psn`, which is ahead of the expected one. One NAK tells the peer to resend
-    /// (§9.7.5.2.8), unless all dropped packets arrive again before the host polls the NAK.
-    fn report_missing<H: Host>(&mut self, psn: Psn, host: &mut H) {
-        host.count(Count::OutOfSeqRequest);
-        let is_first = self.order == Order::Kept;
-        self.order = Order::Awaited;
-        self.answer = match self.answer {
-            Answer::Missing { newest, due } => Answer::Missing {
-                newest: if newest.before(psn) { psn } else { newest },
-                due,
-            },
-            Answer::Nothing if is_first => Answer::Missing {
-                newest: psn,
-                due: None,
-            },
-            Answer::Ack(due) if is_first => Answer::Missing {
-                newest: psn,
-                due: Some(due),
-            },
-            answer => answer,
-        };
     }
 
     /// Answers the expected packet of a reliable connection, which wasn't carried out.
@@ -398,7 +373,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 Outcome::Continue
             }
             Refusal::NotReady => {
-                self.order = Order::Awaited;
+                self.gap.order = Order::NotReady;
                 self.answer = Answer::NotReady(named_queue(packet));
                 Outcome::Continue
             }

@@ -10,7 +10,9 @@ use crate::psn::Psn;
 use crate::qp::{Context, Outcome, QpKind, Slots};
 use crate::transmit::{Source, Transmit};
 use crate::wire::aeth::UNLIMITED_CREDITS;
-use crate::wire::packet::{Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, Service, Syndrome};
+use crate::wire::packet::{
+    Aeth, Body, Bth, GapReport, NakCode, Packet, ReadPart, Reserved, Reth, Service, Syndrome,
+};
 
 /// The encoded timer of an RNR NAK that requests a wait of 10 µs (IBTA 1.x table 45).
 const SHORTEST_RNR_TIMER: u8 = 1;
@@ -69,10 +71,19 @@ impl<R: Slots<Replay>> Responder<R> {
             }
             return;
         }
+        if self.answer == Answer::Nothing && self.has_no_later_gap() {
+            return;
+        }
         self.undo = Undo::Answer(self.answer);
-        let mut left = Answer::Nothing;
+        let (mut left, mut report) = (Answer::Nothing, GapReport::default());
+        if self.is_gap_being_left(host) {
+            return;
+        }
         let (psn, syndrome) = match self.answer {
-            Answer::Nothing => return,
+            Answer::Nothing => {
+                *next = self.report_later_gap(context, host);
+                return;
+            }
             Answer::Ack(psn) => (psn, UNLIMITED),
             Answer::Missing {
                 newest,
@@ -81,7 +92,10 @@ impl<R: Slots<Replay>> Responder<R> {
                 left = Answer::Missing { newest, due: None };
                 (psn, UNLIMITED)
             }
-            Answer::Missing { .. } => (self.expected, Syndrome::Nak(NakCode::PsnSequence)),
+            Answer::Missing { .. } => {
+                report.missing = self.count_missing(host);
+                (self.expected, Syndrome::Nak(NakCode::PsnSequence))
+            }
             Answer::NotReady(srqn) => (self.expected, self.not_ready(srqn, context, host)),
             Answer::Refused(psn, code) => (psn, Syndrome::Nak(code)),
         };
@@ -90,7 +104,29 @@ impl<R: Slots<Replay>> Responder<R> {
             syndrome,
             msn: self.msn,
         };
-        *next = Some(response(psn, Body::Ack(aeth), context));
+        let transmit = next.insert(response(psn, Body::Ack(aeth), context));
+        let bth = &mut transmit.packet.bth;
+        match syndrome {
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                bth.reserved = bth.reserved.with_extension(report.encode());
+            }
+            Syndrome::Ack { .. } => bth.reserved = self.gap.announced_cookie(),
+            Syndrome::Nak(_) | Syndrome::RnrNak { .. } => {}
+        }
+    }
+
+    /// Builds the NAK of a later gap, if one is to be reported. If the host drops it, the gap is
+    /// reported when it has become the first one.
+    fn report_later_gap<H: Host>(&mut self, context: &Context, host: &mut H) -> Option<Transmit> {
+        let (start, report) = self.take_later_gap(host)?;
+        let aeth = Aeth {
+            syndrome: Syndrome::Nak(NakCode::PsnSequence),
+            msn: self.msn,
+        };
+        let mut transmit = response(start, Body::Ack(aeth), context);
+        transmit.packet.bth.reserved = Reserved::default().with_extension(report.encode());
+        self.undo = Undo::Nothing;
+        Some(transmit)
     }
 
     /// Schedules the last train of `count` READ responses again. Nothing happened since the poll.
@@ -104,7 +140,11 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Requests may have arrived since the poll. If one of them led to a newer acknowledgment or
     /// requested the answer again, the response to it covers the dropped response.
     pub(crate) fn take_back(&mut self) {
-        match core::mem::replace(&mut self.undo, Undo::Nothing) {
+        let undo = core::mem::replace(&mut self.undo, Undo::Nothing);
+        if matches!(undo, Undo::Answer(Answer::Missing { due: None, .. })) {
+            self.forget_report();
+        }
+        match undo {
             // No packet is missing any more, and the answer to a READ or an atomic covers the
             // acknowledgment that was due.
             Undo::Answer(Answer::Missing { newest, .. })
@@ -152,7 +192,7 @@ impl<R: Slots<Replay>> Responder<R> {
             _ if wants_ack => Answer::Ack(psn),
             _ => Answer::Nothing,
         };
-        self.order = Order::Kept;
+        self.gap.order = Order::Unbroken;
     }
 
     /// If a sequence NAK is due, schedules the acknowledgment of `psn` before it. Keeps one that
@@ -166,7 +206,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Returns whether no response is due.
     #[inline]
     pub(crate) fn rests(&self) -> bool {
-        self.answer == Answer::Nothing && self.ring.rests()
+        self.answer == Answer::Nothing && self.has_no_later_gap() && self.ring.rests()
     }
 
     /// Returns whether the ring has a record of a READ, an atomic, an ATOMIC WRITE or a FLUSH.

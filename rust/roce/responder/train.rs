@@ -5,6 +5,7 @@
 use super::{Replay, Responder};
 use crate::host::Host;
 use crate::qp::{Context, QpKind, Slots};
+use crate::time::Instant;
 use crate::train::Train;
 use crate::wire::packet::{Body, WritePart};
 
@@ -16,6 +17,7 @@ impl<R: Slots<Replay>> Responder<R> {
     pub(crate) fn handle_train<H: Host>(
         &mut self,
         train: &Train,
+        now: Instant,
         context: &Context,
         host: &mut H,
     ) -> bool {
@@ -34,7 +36,9 @@ impl<R: Slots<Replay>> Responder<R> {
             return false;
         };
         self.advance(psns);
-        self.acknowledge(packet, packet.bth.psn.plus(psns.saturating_sub(1)), host);
+        let last = packet.bth.psn.plus(psns.saturating_sub(1));
+        self.acknowledge(packet, last, host);
+        self.continue_gap(packet, last, now, context, host);
         true
     }
 }

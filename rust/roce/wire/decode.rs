@@ -5,7 +5,8 @@
 use super::bytes::Reader;
 use super::opcode;
 use super::packet::{
-    Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reth, SendPart, Service, WritePart,
+    Aeth, AtomicEth, Body, Bth, Deth, Packet, ReadPart, Reserved, Reth, SendPart, Service,
+    WritePart,
 };
 use super::{pad, ICRC_LEN, MAX_PAYLOAD};
 use crate::ids::{Imm, Pkey, Qkey, Qpn, Rkey, Srqn};
@@ -154,9 +155,7 @@ impl BaseHeader {
             solicited: self.operation & 1 << 23 != 0,
             ack_req: self.sequence & 1 << 31 != 0,
             mig_req: self.operation & 1 << 22 != 0,
-            fecn: self.destination & 1 << 31 != 0,
-            becn: self.destination & 1 << 30 != 0,
-            repeats_reads: self.destination & 1 << 29 != 0,
+            reserved: Reserved::decode(self.destination, self.sequence),
         }
     }
 }

@@ -20,10 +20,9 @@ impl Packet {
         let bth = &self.bth;
         let operation = u32::from(self.opcode()) << 24 | self.flags() | u32::from(bth.pkey.0);
         header.put(operation.to_be_bytes());
-        let destination =
-            bit(bth.fecn, 31) | bit(bth.becn, 30) | bit(bth.repeats_reads, 29) | bth.dest.get();
+        let destination = bth.reserved.in_destination() | bth.dest.get();
         header.put(destination.to_be_bytes());
-        let sequence = bit(bth.ack_req, 31) | bth.psn.get();
+        let sequence = bit(bth.ack_req, 31) | bth.reserved.in_sequence() | bth.psn.get();
         header.put(sequence.to_be_bytes());
         put_service(&mut header, &self.service);
         put_body(&mut header, &self.body);

@@ -21,14 +21,133 @@ pub struct Bth {
     pub ack_req: bool,
     /// Migration state. Sent as 1, as hardware does, and ignored on receipt.
     pub mig_req: bool,
+    /// The bits that IBTA 1.x §9.2 reserves.
+    pub reserved: Reserved,
+}
+
+/// The bits of the BTH that IBTA 1.x §9.2 reserves. RoCEv2 (annex A17) uses two of them. rrxe
+/// uses others, which other implementations ignore.
+///
+/// Bits 0–7 are FECN, BECN and Resv6, in byte 4 of the BTH; the ICRC doesn't cover them. Bits
+/// 8–14 are Resv7, in byte 8; the ICRC covers them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved(u16);
+
+const FECN: u16 = 1 << 7;
+const BECN: u16 = 1 << 6;
+const REPEATS_READS: u16 = 1 << 5;
+const FILLS_GAPS: u16 = 1 << 4;
+/// The bits of [`Reserved::extension`] in Resv6 and in Resv7.
+const EXTENSION: u16 = 0x7f0f;
+
+impl Reserved {
+    /// Creates the bits from the words at bytes 4 and 8 of the BTH.
+    #[inline]
+    pub(super) const fn decode(destination: u32, sequence: u32) -> Self {
+        Self((destination >> 24) as u16 | (sequence >> 16) as u16 & 0x7f00)
+    }
+
+    /// Returns the bits of the word at byte 4 of the BTH.
+    #[inline]
+    pub(super) const fn in_destination(self) -> u32 {
+        (self.0 as u32) << 24
+    }
+
+    /// Returns the bits of the word at byte 8 of the BTH.
+    #[inline]
+    pub(super) const fn in_sequence(self) -> u32 {
+        (self.0 as u32 & 0x7f00) << 16
+    }
+
     /// Forward explicit congestion notification.
-    pub fecn: bool,
+    pub const fn fecn(self) -> bool {
+        self.0 & FECN != 0
+    }
+
     /// Backward explicit congestion notification.
-    pub becn: bool,
+    pub const fn becn(self) -> bool {
+        self.0 & BECN != 0
+    }
+
     /// The sender repeats a READ whose responses were lost. rrxe sets this in READ requests, for a
-    /// responder that would send many responses as one buffer. It is a reserved bit, which other
-    /// responders ignore (Resv6) and which the ICRC doesn't cover.
-    pub repeats_reads: bool,
+    /// responder that would send many responses as one buffer.
+    #[inline]
+    pub const fn repeats_reads(self) -> bool {
+        self.0 & REPEATS_READS != 0
+    }
+
+    /// In a request: the requester sends only missing packets again if a NAK says which ones are
+    /// missing. In an acknowledgment: the extension is valid. Only requesters that set the bit get
+    /// such acknowledgments.
+    #[inline]
+    pub const fn fills_gaps(self) -> bool {
+        self.0 & FILLS_GAPS != 0
+    }
+
+    /// Eleven bits with which two rrxe hosts recover from losses, 0 for other peers. In a request
+    /// and in a positive acknowledgment: the responder's cookie. In a sequence NAK: a
+    /// [`GapReport`].
+    #[inline]
+    pub const fn extension(self) -> u16 {
+        self.0 & 15 | self.0 >> 4 & 0x7f0
+    }
+
+    /// Sets [`Self::repeats_reads`].
+    #[inline]
+    pub const fn with_repeats_reads(self, value: bool) -> Self {
+        self.with(REPEATS_READS, value)
+    }
+
+    /// Sets [`Self::fills_gaps`].
+    #[inline]
+    pub const fn with_fills_gaps(self, value: bool) -> Self {
+        self.with(FILLS_GAPS, value)
+    }
+
+    /// Sets [`Self::extension`] to `value`, which is at most [`MOST_EXTENSION`].
+    #[inline]
+    pub const fn with_extension(self, value: u16) -> Self {
+        Self(self.0 & !EXTENSION | value & 15 | (value & 0x7f0) << 4)
+    }
+
+    #[inline]
+    const fn with(self, bit: u16, value: bool) -> Self {
+        match value {
+            true => Self(self.0 | bit),
+            false => Self(self.0 & !bit),
+        }
+    }
+}
+
+/// Largest value of [`Reserved::extension`].
+pub const MOST_EXTENSION: u16 = 0x7ff;
+/// Largest value of [`GapReport::missing`].
+pub const MOST_MISSING: u8 = 15;
+
+/// What a sequence NAK says of the missing packets, to a requester that
+/// [fills gaps](Reserved::fills_gaps).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GapReport {
+    /// Number of missing packets from the PSN of the NAK on, 1–15; 0 if the NAK doesn't say. 15
+    /// stands for 15 or more.
+    pub missing: u8,
+    /// The gap is behind early packets that the responder keeps. Such a NAK acknowledges nothing.
+    pub is_later: bool,
+}
+
+impl GapReport {
+    /// Decodes [`Reserved::extension`] of a sequence NAK.
+    pub const fn decode(extension: u16) -> Self {
+        Self {
+            missing: extension as u8 & MOST_MISSING,
+            is_later: extension & 1 << 4 != 0,
+        }
+    }
+
+    /// Encodes the report as [`Reserved::extension`].
+    pub const fn encode(self) -> u16 {
+        (self.missing & MOST_MISSING) as u16 | (self.is_later as u16) << 4
+    }
 }
 
 impl Bth {
@@ -42,9 +161,7 @@ impl Bth {
             solicited: false,
             ack_req: false,
             mig_req: true,
-            fecn: false,
-            becn: false,
-            repeats_reads: false,
+            reserved: Reserved(0),
         }
     }
 }

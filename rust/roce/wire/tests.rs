@@ -168,20 +168,23 @@ fn headers_outside_the_linear_part_are_too_short() {
 }
 
 fn bth() -> impl Strategy<Value = Bth> {
-    (any::<(u32, u32, u16)>(), any::<[bool; 6]>()).prop_map(|((dest, psn, pkey), flags)| {
-        let [solicited, ack_req, mig_req, fecn, becn, repeats_reads] = flags;
-        Bth {
-            dest: Qpn::new(dest),
-            psn: Psn::new(psn),
-            pkey: Pkey(pkey),
-            solicited,
-            ack_req,
-            mig_req,
-            fecn,
-            becn,
-            repeats_reads,
-        }
-    })
+    (
+        any::<(u32, u32, u16)>(),
+        any::<[bool; 3]>(),
+        any::<(u32, u32)>(),
+    )
+        .prop_map(|((dest, psn, pkey), flags, reserved)| {
+            let [solicited, ack_req, mig_req] = flags;
+            Bth {
+                dest: Qpn::new(dest),
+                psn: Psn::new(psn),
+                pkey: Pkey(pkey),
+                solicited,
+                ack_req,
+                mig_req,
+                reserved: Reserved::decode(reserved.0, reserved.1),
+            }
+        })
 }
 
 fn reth() -> impl Strategy<Value = Reth> {

@@ -7,7 +7,7 @@
 use roce::qp::{QpKind, QpState};
 use roce::transmit::{Source, Transmit};
 use roce::wire::aeth::UNLIMITED_CREDITS;
-use roce::wire::packet::{Aeth, Body, NakCode, ReadPart, Service, Syndrome};
+use roce::wire::packet::{Aeth, Body, GapReport, NakCode, Packet, ReadPart, Service, Syndrome};
 use roce::wr::SendOp;
 
 use crate::message::Message;
@@ -35,7 +35,7 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
     let ext = rx
         .numbering
         .ext(packet.bth.psn, rx.epsn)
-        .filter(|ext| *ext <= rx.epsn);
+        .filter(|ext| *ext <= rx.epsn || is_later_gap(packet));
     let Some(ext) = ext else {
         return Err(format!(
             "response for a PSN that did not come, {:?}",
@@ -50,8 +50,11 @@ pub(crate) fn response(side: &mut Side, peer: &Side, transmit: &Transmit) -> Che
             match aeth.syndrome {
                 Syndrome::Ack { credits } => positive(side, ext, credits),
                 Syndrome::RnrNak { timer } => rnr(side, ext, timer),
-                Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext),
-                Syndrome::Nak(code) => refusal(side, ext, code),
+                Syndrome::Nak(NakCode::PsnSequence) if is_later_gap(packet) => {
+                    later_gap(side, packet)
+                }
+                Syndrome::Nak(NakCode::PsnSequence) => sequence(side, ext, report(packet).missing),
+                Syndrome::Nak(code) => refusal(side, peer, ext, code),
             }
         }
         Body::ReadResponse(part) => read_response(side, peer, transmit, ext, part),
@@ -145,7 +148,7 @@ fn rnr(side: &mut Side, ext: u64, timer: u8) -> Check {
     Ok(())
 }
 
-fn sequence(side: &mut Side, ext: u64) -> Check {
+fn sequence(side: &mut Side, ext: u64, missing: u8) -> Check {
     alive(side)?;
     let rx = &mut side.rx;
     if ext != rx.epsn || !matches!(rx.gap, Gap::Seen(_)) {
@@ -154,12 +157,48 @@ fn sequence(side: &mut Side, ext: u64) -> Check {
             rx.gap, rx.epsn
         ));
     }
+    let first = rx.early.first();
+    let expected = first.map_or(0, |first| (first - ext).min(15));
+    if u64::from(missing) != expected {
+        return Err(format!("{missing} packets are missing, not {expected}"));
+    }
+    rx.past_reported = ext + expected;
     rx.gap = Gap::Said;
     rx.owes = None;
     Ok(())
 }
 
-fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
+/// Returns what a sequence NAK says of the missing packets.
+fn report(packet: &Packet) -> GapReport {
+    GapReport::decode(packet.bth.reserved.extension())
+}
+
+/// Returns whether the packet is a NAK of a gap behind early packets.
+pub(crate) fn is_later_gap(packet: &Packet) -> bool {
+    let is_sequence_nak = matches!(
+        packet.body,
+        Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence)
+    );
+    is_sequence_nak && report(packet).is_later
+}
+
+/// Checks a NAK of a gap behind early packets.
+fn later_gap(side: &Side, packet: &Packet) -> Check {
+    alive(side)?;
+    let rx = &side.rx;
+    let missing = u64::from(report(packet).missing);
+    let start = rx.numbering.ext(packet.bth.psn, rx.epsn);
+    let is_gap = start.is_some_and(|start| {
+        let next = rx.early.range(start..).next();
+        start > rx.epsn && next.is_some_and(|next| missing > 0 && (next - start).min(15) == missing)
+    });
+    match is_gap {
+        true => Ok(()),
+        false => Err(format!("reported {missing} packets from {start:?} on")),
+    }
+}
+
+fn refusal(side: &mut Side, peer: &Side, ext: u64, code: NakCode) -> Check {
     let revoked = side.rx.read_revoked && code == NakCode::RemoteAccess && ext < side.rx.epsn;
     let unreadable = revoked || side.rx.unreadable.contains(&ext);
     match &mut side.rx.refusal {
@@ -168,28 +207,30 @@ fn refusal(side: &mut Side, ext: u64, code: NakCode) -> Check {
             Ok(())
         }
         // Before the NAK that breaks the QP, a READ that was due may also be refused.
-        Some(due) if !due.sent && due.ext > ext && unreadable => end_read(side, ext),
+        Some(due) if !due.sent && due.ext > ext && unreadable => end_read(side, peer, ext),
         None if unreadable => {
             // The NAK also acknowledges the packets before it.
             side.rx.owes = None;
-            end_read(side, ext)?;
+            end_read(side, peer, ext)?;
             alive(side)
         }
         due => Err(format!("NAK {code:?} for {ext}, due is {due:?}")),
     }
 }
 
-/// Records that the READ response `ext` was refused: no more responses of this READ are due.
-fn end_read(side: &mut Side, ext: u64) -> Check {
+/// Records that the READ response `ext` was refused: no more responses of this READ are due,
+/// neither of this request nor of those for the rest of the READ.
+fn end_read(side: &mut Side, peer: &Side, ext: u64) -> Check {
+    let message = peer.message_at(ext).map(|index| &peer.messages[index]);
+    let end = message.map_or(ext + 1, Message::end);
     let reads = &mut side.rx.reads;
-    match reads.front() {
-        Some(read) if ext > read.next => Err(format!("a NAK overtook response {}", read.next)),
-        Some(read) if ext == read.next => {
-            reads.pop_front();
-            Ok(())
-        }
-        _ => Ok(()),
+    if let Some(read) = reads.front().filter(|read| ext > read.next) {
+        return Err(format!("a NAK overtook response {}", read.next));
     }
+    while reads.front().is_some_and(|read| read.next < end) {
+        reads.pop_front();
+    }
+    Ok(())
 }
 
 fn read_response(

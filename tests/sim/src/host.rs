@@ -2,13 +2,16 @@
 
 //! The engine's host: simulates the kernel side and records the engine's calls.
 
+use roce::early::{EarlyQueue, Kept};
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
-    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess,
+    Memory as RemoteMemory, QueueFault, RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::{Rkey, Srqn};
+use roce::psn::Psn;
 use roce::qp::QpKind;
 use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wire::packet::Packet;
 use roce::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
 use crate::memory::Memory;
@@ -27,6 +30,33 @@ pub(crate) struct SimHost<'a> {
     pub(crate) payload: &'a [u8],
     /// The shared receive queue that this packet names.
     pub(crate) srqn: Option<Srqn>,
+    /// The early packets that the host keeps.
+    pub(crate) early: &'a mut Early,
+    /// The PSN of the packet being handled, if the engine asked the host to keep it.
+    pub(crate) keep: Option<Psn>,
+}
+
+/// A node's early packets of one QP, with their payload.
+pub(crate) type Early = EarlyQueue<(Packet, Vec<u8>), Vec<Option<(Packet, Vec<u8>)>>>;
+
+impl EarlyPackets for SimHost<'_> {
+    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
+        let kept = self.early.check(expected, psn);
+        if kept == Kept::Kept {
+            self.keep = Some(psn);
+        }
+        kept
+    }
+
+    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early.first(expected, start)
+    }
+
+    fn drop_early(&mut self) {
+        self.early.clear();
+        self.side.rx.early.clear();
+        self.side.rx.past_seen = None;
+    }
 }
 
 impl SendQueue for SimHost<'_> {

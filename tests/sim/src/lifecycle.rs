@@ -61,7 +61,7 @@ impl World {
         for (i, end) in ends.into_iter().enumerate() {
             let this = &mut self.ends[end];
             if this.qp.is_none() {
-                this.create(self.swarm.window);
+                this.create(self.swarm.window, self.swarm.keeps_early);
             }
             this.kinds.clear();
             this.side.profile = profile;
@@ -459,7 +459,8 @@ impl World {
         };
         let side = &this.side;
         let name = |what: String| Err(format!("end {end}: {what}"));
-        let paused = |due: Instant| due.0 <= side.paused.0;
+        let has_early = side.rx.past_seen.is_some();
+        let paused = |due: Instant| due.0 <= side.paused.0 || has_early;
         if side.sends() && side.idle() && !qp.poll_timeout().is_none_or(paused) {
             return name(format!("idle, yet a timer at {:?}", qp.poll_timeout()));
         }

@@ -77,9 +77,19 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     if next > side.tx.sent {
         check_first(side, ext, index)?;
         side.tx.sent = next;
+        side.tx.later_gaps.clear();
     }
     side.tx.cursor = next;
-    if !side.tx.may_be_rto {
+    (side.tx.after, side.tx.unsent) = (next, false);
+    side.tx.past_gap = side.tx.past_gap.filter(|past| ext < *past);
+    if side.tx.past_gap.is_some_and(|past| past <= next) {
+        side.tx.may_skip = true;
+    }
+    // A NAK that reports again what it has reported before doesn't restart the timer.
+    let fills = side.tx.past_gap.is_some() || !side.tx.later_gaps.is_empty();
+    let repeats = fills && transmit.retransmission;
+    let again = repeats || (ext == side.tx.una && side.tx.muddled);
+    if !side.tx.may_be_rto && !again {
         side.tx.sent_at[ext as usize..next as usize].fill(now);
     }
     if (ext..next).contains(&side.tx.una) {
@@ -112,10 +122,12 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
         tx.tries -= 1;
         tx.tries_without_faults -= u32::from(!tx.may_be_rto);
     }
-    tx.cursor = ext;
+    (tx.cursor, tx.after, tx.unsent) = (ext, ext, true);
+    tx.past_gap = tx.past_gap.filter(|past| ext < *past);
     tx.unasked = 0;
+    // The oldest packet may have been sent because of an RTO.
+    tx.may_skip &= ext == tx.una;
     tx.muddled = true;
-    tx.starved = true;
 }
 
 /// Checks that a packet of an unreliable connection is sent once only.
@@ -238,6 +250,18 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     // packet.
     let is_behind = tx.may_skip && !restarts && (ext == tx.sent || (asks && ext + 1 == tx.sent));
     if ext == next || skipped || is_behind {
+        return Ok(());
+    }
+    let continues = (ext == tx.after && tx.una <= ext) || (ext == tx.una && tx.unsent);
+    let is_last = ext == tx.sent || (asks && ext + 1 == tx.sent);
+    let fills = tx.past_gap.is_some() || !tx.later_gaps.is_empty();
+    if fills && (continues || is_last) {
+        tx.past_gap = tx.past_gap.filter(|past| ext < *past);
+        return Ok(());
+    }
+    let is_later = |(start, past): &(u64, u64)| (*start..*past).contains(&ext);
+    if tx.later_gaps.iter().any(is_later) {
+        tx.muddled = true;
         return Ok(());
     }
     // If the newest packet needs only an acknowledgment, it may be sent again to request one.

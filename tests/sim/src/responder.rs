@@ -3,6 +3,7 @@
 //! The oracle of the responder: a reference implementation. It knows the messages that the peer
 //! posted, and so forecasts the exact effects of each request packet.
 
+use roce::early::Kept;
 use roce::host::{AccessFault, RemoteAccess};
 use roce::ids::Qpn;
 use roce::qp::{QpKind, QpState};
@@ -14,9 +15,12 @@ use crate::host::apply_atomic;
 use crate::memory::Memory;
 use crate::message::Message;
 use crate::recv::{self, Receive, RecvFault, RecvRing};
-use crate::side::{Effect, Gap, PendingRead, Refusal, Side};
+use crate::side::{Effect, Gap, PendingRead, Refusal, Rx, Side};
 
 type Check = Result<(), String>;
+
+/// The cookie of all responders: the hosts have no random numbers.
+const COOKIE: u16 = 1;
 
 /// The effects that one request packet must have.
 #[derive(Debug, Default)]
@@ -28,10 +32,66 @@ pub(crate) struct Forecast {
 
 /// Both ends, and the memory and rings that a request may access.
 pub(crate) struct Reference<'a> {
+    /// Result of the host's attempt to keep the packet, if it is early.
+    pub(crate) kept: Kept,
     pub(crate) side: &'a mut Side,
     pub(crate) peer: &'a mut Side,
     pub(crate) memory: &'a mut Memory,
     pub(crate) rings: &'a [RecvRing],
+}
+
+impl Rx {
+    /// Records an early packet. One NAK may be sent, and another one for each early packet with the
+    /// cookie that requests an acknowledgment.
+    fn early(&mut self, ext: u64, packet: &Packet, kept: Kept) {
+        let is_transfer = matches!(packet.body, Body::Send(_) | Body::Write(_));
+        let is_proven = self.cookie != 0 && packet.bth.reserved.extension() == self.cookie;
+        if is_proven && !self.not_ready {
+            self.past_seen = Some(self.past_seen.unwrap_or(0).max(ext + 1));
+            if is_transfer && kept == Kept::Kept {
+                self.early.insert(ext);
+            }
+            if packet.bth.ack_req && self.gap == Gap::Said {
+                self.gap = Gap::None;
+            }
+            self.may_be_silent &= !packet.bth.ack_req;
+        }
+        self.gap = match self.gap {
+            Gap::None => Gap::Seen(ext),
+            Gap::Seen(newest) => Gap::Seen(newest.max(ext)),
+            gap => gap,
+        };
+    }
+
+    /// Determines, after a packet was carried out, whether a NAK may report the next gap.
+    fn continue_gap(&mut self) {
+        self.not_ready = false;
+        let epsn = self.epsn;
+        self.may_be_silent = false;
+        self.early.retain(|ext| *ext >= epsn);
+        let Some(past) = self.past_seen else {
+            return;
+        };
+        if epsn >= past {
+            self.past_seen = None;
+            return;
+        }
+        match self.early.first() {
+            Some(first) if *first == epsn => return,
+            Some(_) if epsn < self.past_reported => {
+                if self.gap == Gap::None {
+                    self.gap = Gap::Said;
+                }
+                return;
+            }
+            Some(_) => {}
+            None => self.past_seen = None,
+        }
+        self.gap = match self.gap {
+            Gap::Seen(newest) => Gap::Seen(newest.max(past - 1)),
+            _ => Gap::Seen(past - 1),
+        };
+    }
 }
 
 impl Reference<'_> {
@@ -54,11 +114,7 @@ impl Reference<'_> {
             rx.owes = Some(rx.owes.unwrap_or(0).max(ext));
         }
         if ext > rx.epsn {
-            rx.gap = match rx.gap {
-                Gap::None => Gap::Seen(ext),
-                Gap::Seen(newest) => Gap::Seen(newest.max(ext)),
-                gap => gap,
-            };
+            rx.early(ext, packet, self.kept);
             return forecast;
         }
         if ext < rx.epsn {
@@ -68,18 +124,26 @@ impl Reference<'_> {
         let Some(index) = self.peer.message_at(ext) else {
             return forecast;
         };
+        rx.early.remove(&ext);
         let gap = core::mem::take(&mut self.side.rx.gap);
         if !self.execute(index, ext, gap, &mut forecast.effects) {
             self.side.rx.gap = gap;
             self.side.rx.owes = owed;
+            self.side.rx.may_be_silent = self.side.rx.past_seen.is_some();
         }
         let rx = &mut self.side.rx;
         // A due NAK would have acknowledged the packets before it. If it is no longer needed, an
         // ACK does that.
         let spared = rx.gap == Gap::None && matches!(gap, Gap::Seen(_) | Gap::NotReady);
-        let due = packet.bth.ack_req || spared || !rx.may_ack.is_empty();
+        let due = packet.bth.ack_req || spared || !rx.may_ack.is_empty() || rx.past_seen.is_some();
         if rx.epsn > ext && due && !self.peer.messages[index].wants_response() {
             rx.may_ack.push(ext);
+        }
+        if rx.epsn > ext {
+            if packet.bth.reserved.fills_gaps() {
+                rx.cookie = COOKIE;
+            }
+            rx.continue_gap();
         }
         forecast
     }
@@ -266,6 +330,7 @@ impl Reference<'_> {
             }
             (None, None) => {
                 self.side.rx.gap = Gap::NotReady;
+                self.side.rx.not_ready = true;
                 self.side.rx.wanted = ring;
                 return Ok(false);
             }

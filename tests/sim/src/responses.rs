@@ -2,9 +2,10 @@
 
 //! The oracle of the requester: the effects of each response.
 
-use roce::wire::packet::{Body, NakCode, Packet, ReadPart, Syndrome};
+use roce::wire::packet::{Body, GapReport, NakCode, Packet, ReadPart, Syndrome};
 use roce::wr::SendOp;
 
+use crate::answers::is_later_gap;
 use crate::memory::Memory;
 use crate::message::LocalFault;
 use crate::requester::rnr_delay;
@@ -36,11 +37,27 @@ pub(crate) fn response(
             Syndrome::Ack { .. } => acknowledge(side, ext + 1),
             Syndrome::RnrNak { timer } => {
                 acknowledge(side, ext);
-                not_ready(side, now, ext, timer);
+                not_ready(side, now, ext, timer, aeth.msn >= side.tx.heard);
+            }
+            Syndrome::Nak(NakCode::PsnSequence) if is_later_gap(packet) => {
+                later_gap(
+                    side,
+                    ext,
+                    u64::from(GapReport::decode(packet.bth.reserved.extension()).missing),
+                );
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 acknowledge(side, ext);
                 side.tx.nudged = true;
+                gap(
+                    side,
+                    u64::from(GapReport::decode(packet.bth.reserved.extension()).missing),
+                );
+            }
+            // A NAK that a later response has overtaken may be forged.
+            Syndrome::Nak(_) if aeth.msn < side.tx.heard => {
+                doubt(side, ext);
+                return;
             }
             Syndrome::Nak(code) => {
                 acknowledge(side, ext);
@@ -112,6 +129,33 @@ fn limit(side: &Side) -> u64 {
     })
 }
 
+/// Records that a NAK has reported a later gap of `missing` packets from `ext` on.
+fn later_gap(side: &mut Side, ext: u64, missing: u64) {
+    if !awaits_responses(side) && side.tx.una < ext {
+        let past = (ext + missing).min(side.tx.sent);
+        side.tx.later_gaps.push((ext, past));
+    }
+}
+
+/// Returns whether READs or similar requests were sent whose responses are awaited.
+fn awaits_responses(side: &Side) -> bool {
+    side.messages[side.completed..].iter().any(|message| {
+        message.wants_response() && !message.answered && message.first < side.tx.sent
+    })
+}
+
+/// Records that a NAK has reported `missing` packets, or an unknown number if that is 0.
+fn gap(side: &mut Side, missing: u64) {
+    let waits = awaits_responses(side);
+    let tx = &mut side.tx;
+    let sent_all = tx.cursor == tx.sent || tx.past_gap.is_some() || tx.may_skip;
+    if missing > 0 && !waits && sent_all {
+        let past = (tx.una + missing).min(tx.sent);
+        tx.past_gap = tx.past_gap.max(Some(past));
+        tx.muddled = true;
+    }
+}
+
 fn advance(side: &mut Side, una: u64) {
     let tx = &mut side.tx;
     if una > tx.una {
@@ -119,27 +163,35 @@ fn advance(side: &mut Side, una: u64) {
         tx.una = una;
         // A packet before the cursor was sent since the engine last went back. That is its first
         // try.
-        tx.tries = u32::from(una < tx.cursor || (tx.may_skip && una < tx.sent));
+        let had_gap = tx.past_gap.is_some();
+        tx.past_gap = tx.past_gap.filter(|past| *past > una);
+        // The requester has gone on behind the gap, unless an RTO has ended meanwhile.
+        tx.may_skip |= had_gap && tx.past_gap.is_none();
+        let had_later = !tx.later_gaps.is_empty();
+        let may_jump = tx.may_skip || had_later;
+        tx.tries = u32::from(una < tx.cursor || (may_jump && una < tx.sent));
         tx.tries_without_faults = 0;
         tx.rnr_naks = 0;
         tx.rnr_echoes = 0;
-        tx.starved = false;
+        tx.starved &= side.paused.1 > 0;
         tx.may_be_rto = false;
         tx.rnr_until = tx.rnr_until.filter(|(_, ext)| *ext >= una);
-        tx.muddled = tx.rnr_until.is_some() || tx.nudged || tx.may_skip;
+        tx.muddled = tx.rnr_until.is_some() || tx.nudged || may_jump || had_gap;
         if tx.cursor < una {
             tx.cursor = una;
         }
     }
 }
 
-fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8) {
+/// Records an RNR NAK. One with an MSN that is not `proven` counts as forged: a response to a later
+/// copy of the packet has arrived before it.
+fn not_ready(side: &mut Side, now: u64, ext: u64, timer: u8, proven: bool) {
     let tx = &mut side.tx;
     if let Some((until, _)) = tx.rnr_until {
         tx.rnr_echoes += u32::from(now >= until);
         return;
     }
-    tx.rnr_naks += 1;
+    tx.rnr_naks += u32::from(proven);
     tx.muddled = true;
     tx.nudged = true;
     tx.rnr_until = Some((now + rnr_delay(timer), ext));

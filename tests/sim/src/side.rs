@@ -2,7 +2,7 @@
 
 //! One end of a connection: its rings, and the oracle's state of both directions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use roce::host::Event;
 use roce::ids::Rkey;
@@ -105,8 +105,8 @@ pub(crate) struct Tx {
     pub(crate) rnr_until: Option<(u64, u64)>,
     /// `una` may have been sent also for other reasons than a transport retry.
     pub(crate) muddled: bool,
-    /// The host dropped packets since `una` became the oldest. The timer may have expired because
-    /// no packet left.
+    /// The host dropped packets since `una` became the oldest, or before and has sent none since.
+    /// The timer may have expired because no packet left.
     pub(crate) starved: bool,
     /// The refusal in the packet being handled.
     pub(crate) refusal: Option<(NakCode, u64)>,
@@ -118,6 +118,16 @@ pub(crate) struct Tx {
     /// The highest MSN in a response.
     pub(crate) heard: u32,
     pub(crate) expected: Option<ExpectedStore>,
+    /// A NAK reported that the packets before this one are missing. The requester sends only those
+    /// again. Then `cursor` is `sent`.
+    pub(crate) past_gap: Option<u64>,
+    /// The later gaps that NAKs reported. The requester may send their packets again.
+    pub(crate) later_gaps: Vec<(u64, u64)>,
+    /// One past the number that was sent last. If the requester goes back in spite of `past_gap`,
+    /// it continues here.
+    pub(crate) after: u64,
+    /// The host dropped the packet that was sent last.
+    pub(crate) unsent: bool,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
 }
@@ -163,6 +173,19 @@ pub(crate) struct Rx {
     /// Number of bytes of the current message that have arrived.
     pub(crate) offset: u32,
     pub(crate) gap: Gap,
+    /// The NAK that was due last is an RNR NAK.
+    pub(crate) not_ready: bool,
+    /// The early packets that the host keeps, and one past the newest early packet with the cookie
+    /// while an earlier packet is missing.
+    pub(crate) early: BTreeSet<u64>,
+    pub(crate) past_seen: Option<u64>,
+    /// The last NAK reported the packets before this one as missing.
+    pub(crate) past_reported: u64,
+    /// The NAK of `gap` may also be left out, because a packet that the host had kept was lost,
+    /// since memory that it needs isn't resident.
+    pub(crate) may_be_silent: bool,
+    /// The value that early packets must have, if the peer fills gaps.
+    pub(crate) cookie: u16,
     /// Index of the ring in which no receive was found.
     pub(crate) wanted: usize,
     /// Set when `max_dest_rd_atomic`, the limit of remembered answers, was raised: `epsn` at that

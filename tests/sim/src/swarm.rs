@@ -157,6 +157,8 @@ pub(crate) struct Swarm {
     pub(crate) forged: u32,
     /// Probability, in permille, that an application replenishes the receives when it runs.
     pub(crate) recv_eagerness: u32,
+    /// The hosts keep early packets.
+    pub(crate) keeps_early: bool,
     /// Upper bound, in nanoseconds, of the random delay between an event, such as the arrival of a
     /// packet, and the poll of the engine.
     pub(crate) laziness: u64,
@@ -230,6 +232,7 @@ impl Swarm {
             fence: rng.pick(&[0, 0, 200, 600]),
             forged: rng.pick(&[0, 0, 20, 200]),
             recv_eagerness: rng.pick(&[1000, 1000, 900, 500, 150]),
+            keeps_early: rng.chance(600),
             laziness: rng.pick(&[0, 0, 1_000, 20_000, 200_000]),
             pace: if quick { 20_000 } else { 400_000 },
         }

@@ -3,11 +3,12 @@
 //! The packets between the two ends (QPs) of each connection, and the messages that the simulated
 //! applications post.
 
+use roce::early::Kept;
 use roce::host::AccessFault;
 use roce::qp::{QpKind, QpState, TransmitFault};
 use roce::transmit::{Source, Transmit};
 use roce::wc::WcStatus;
-use roce::wire::packet::{Body, Packet, Service, Syndrome};
+use roce::wire::packet::{Body, NakCode, Packet, Service, Syndrome};
 
 use crate::agenda::{Event, Flight};
 use crate::answers;
@@ -18,7 +19,7 @@ use crate::responses;
 use crate::side::{Gap, Refusal, Rx};
 use crate::wire;
 use crate::workload::{self, Workload};
-use crate::world::{Check, World, LONGEST_PAUSE};
+use crate::world::{Check, End, World, LONGEST_PAUSE};
 
 /// Maximum number of packets that one end sends before other events are processed.
 const BURST: u32 = 48;
@@ -76,7 +77,8 @@ impl World {
                     "end {end}: packet {owed} asked for an answer and got none"
                 ));
             }
-            if let (true, Gap::Seen(_) | Gap::NotReady) = (side.receives(), side.rx.gap) {
+            let receives = side.receives() && !side.rx.may_be_silent;
+            if let (true, Gap::Seen(_) | Gap::NotReady) = (receives, side.rx.gap) {
                 return Err(format!("end {end}: no NAK for {:?}", side.rx.gap));
             }
             let tx = &side.tx;
@@ -228,9 +230,14 @@ impl World {
         let side = &mut self.ends[end].side;
         if is_response(&transmit.packet.body) {
             side.rx = undo;
+            if reports_gap(&transmit.packet) {
+                side.rx.past_reported = 0;
+            }
         } else {
             requester::dropped(side, transmit.packet.bth.psn);
         }
+        // Neither requests nor responses leave during the pause.
+        side.tx.starved = true;
         let (_, drops) = side.paused;
         let pause = (100_000 << drops.min(10)).min(LONGEST_PAUSE);
         side.paused = (self.now + pause, drops + 1);
@@ -386,6 +393,7 @@ impl World {
             }
         }
         self.receive(end, &packet, payload)?;
+        self.receive_early(end)?;
         if current && self.rng.chance(self.swarm.forged) {
             self.receive_forged(end, &packet, payload)?;
         }
@@ -403,15 +411,22 @@ impl World {
             self.lossy = true;
             self.nodes[node].inject = Some(fault);
         }
-        let forecast = self.forecast(end, packet, payload);
+        let kept = self.may_keep(end, packet);
+        let forecast = self.forecast(end, packet, payload, kept);
         let expected = self.ends[end].side.tx.expected.clone();
         let before = self.ends[end].side.completed;
-        self.call(end, payload, |qp, now, host| {
+        let keep = self.call(end, payload, |qp, now, host| {
             if let Service::Xrc(srqn) = packet.service {
                 host.srqn = srqn;
             }
-            qp.handle_packet(now, packet, host)
+            qp.handle_packet(now, packet, host);
+            host.keep
         });
+        if let Some(psn) = keep.flatten() {
+            self.ends[end]
+                .early
+                .insert(psn, (*packet, payload.to_vec()));
+        }
         self.nodes[node].inject = None;
         self.settle(end, before, &forecast)?;
         if let Some(expected) = expected {
@@ -424,7 +439,32 @@ impl World {
         Ok(())
     }
 
-    fn forecast(&mut self, end: usize, packet: &Packet, payload: &[u8]) -> Forecast {
+    /// Passes the early packets that the engine expects now to the engine.
+    fn receive_early(&mut self, end: usize) -> Check {
+        loop {
+            let End { qp, early, .. } = &mut self.ends[end];
+            let next = qp.as_ref().and_then(|qp| early.take(qp.expected_psn()));
+            let Some((packet, payload)) = next else {
+                return Ok(());
+            };
+            self.trace.line(self.now, || {
+                format!("end {end} <- kept {:?}", packet.bth.psn)
+            });
+            self.receive(end, &packet, &payload)?;
+        }
+    }
+
+    /// Returns the result of the attempt to keep a request packet, if it is early.
+    fn may_keep(&mut self, end: usize, packet: &Packet) -> Kept {
+        let End { qp, early, .. } = &mut self.ends[end];
+        let expected = qp.as_ref().map(|qp| qp.expected_psn());
+        match expected {
+            Some(expected) if !is_response(&packet.body) => early.check(expected, packet.bth.psn),
+            _ => Kept::Refused,
+        }
+    }
+
+    fn forecast(&mut self, end: usize, packet: &Packet, payload: &[u8], kept: Kept) -> Forecast {
         let [left, right] = &mut self.ends[end & !1..=end | 1] else {
             return Forecast::default();
         };
@@ -439,6 +479,7 @@ impl World {
             return Forecast::default();
         }
         Reference {
+            kept,
             side: &mut this.side,
             peer: &mut peer.side,
             memory,
@@ -540,6 +581,15 @@ impl World {
         });
         requester::post(&mut self.ends[end].side, message);
     }
+}
+
+/// Returns whether a packet is a NAK of the first gap.
+fn reports_gap(packet: &Packet) -> bool {
+    let is_sequence_nak = matches!(
+        packet.body,
+        Body::Ack(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence)
+    );
+    is_sequence_nak && !answers::is_later_gap(packet)
 }
 
 fn is_response(body: &Body) -> bool {

@@ -2,6 +2,7 @@
 
 //! The simulated world: two nodes, the QPs on them, and the loop of virtual time.
 
+use roce::early::MOST_AHEAD;
 use roce::host::RemoteAccess;
 use roce::ids::Qpn;
 use roce::qp::{Config, Qp, QpKind, QpState, Replay, SendWqe};
@@ -9,7 +10,7 @@ use roce::time::Instant;
 use roce::wc::WcStatus;
 
 use crate::agenda::{Agenda, Event};
-use crate::host::SimHost;
+use crate::host::{Early, SimHost};
 use crate::lifecycle::to;
 use crate::memory::{Memory, Region};
 use crate::recv::{RecvRing, FOREIGN_RING};
@@ -40,6 +41,8 @@ pub(crate) struct End {
     /// `None` before the QP is created and after it was destroyed.
     pub(crate) qp: Option<SimQp>,
     pub(crate) side: Side,
+    /// The early packets that the host keeps.
+    pub(crate) early: Early,
     /// Number of work requests that are still to be posted.
     pub(crate) to_post: u32,
     pub(crate) next_id: u64,
@@ -280,7 +283,9 @@ impl World {
         payload: &[u8],
         call: impl FnOnce(&mut SimQp, Instant, &mut SimHost<'_>) -> T,
     ) -> Option<T> {
-        let End { qp, side, .. } = &mut self.ends[end];
+        let End {
+            qp, side, early, ..
+        } = &mut self.ends[end];
         let node = side.node;
         let mut host = SimHost {
             now: self.now,
@@ -289,6 +294,8 @@ impl World {
             rings: &mut self.rings,
             payload,
             srqn: None,
+            early,
+            keep: None,
         };
         let qp = qp.as_mut()?;
         Some(call(qp, Instant(self.now), &mut host))
@@ -471,6 +478,7 @@ impl End {
         Self {
             qp: None,
             side,
+            early: Early::new(Vec::new()),
             to_post: if kind == QpKind::XrcTgt { 0 } else { swarm.ops },
             next_id: (index as u64) << 32,
             kinds: Vec::new(),
@@ -480,20 +488,24 @@ impl End {
     }
 
     /// Creates a QP.
-    pub(crate) fn create(&mut self, window: usize) {
+    pub(crate) fn create(&mut self, window: usize, keeps_early: bool) {
+        let places = if keeps_early { MOST_AHEAD } else { 0 };
+        self.early = Early::new(vec![None; places as usize]);
         let config = Config {
             kind: self.side.kind,
             qpn: Qpn::new(self.side.qpn),
             has_srq: self.side.shared && !self.side.is_xrc(),
             port_mtu: self.side.profile.mtu,
+            fills_gaps: keeps_early,
         };
         let window = vec![SendWqe::default(); window];
         self.qp = Some(Qp::new(config, window, Vec::new()));
     }
 
-    /// Returns whether the end has nothing to do until a packet arrives.
+    /// Returns whether the end has nothing to do until a packet arrives, but to drop early packets.
     fn waits(&self) -> bool {
-        let idle = |qp: &SimQp| qp.poll_timeout().is_none();
+        let has_early = self.side.rx.past_seen.is_some();
+        let idle = |qp: &SimQp| has_early || qp.poll_timeout().is_none();
         !self.poll_due && self.qp.as_ref().is_none_or(idle)
     }
 

@@ -8,9 +8,12 @@ PROGRAM_SECONDS=150
 
 # The MTU allows packets of more than a page.
 check "two hosts" hosts_up 4200
-no_send_errors() {
-	! grep -v '^0$' /sys/class/infiniband/{"$DEV1","$DEV2"}/ports/1/hw_counters/send_err
-}
+# counter DEVICE NAME
+counter() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/$2"; }
+send_errors() { echo "$(counter "$DEV1" send_err) $(counter "$DEV2" send_err)"; }
+no_send_errors() { [[ $(send_errors) == "$before" ]]; }
+keeps_early_packets() { (($(counter "$DEV2" early_request) > 0)); }
+keeps_no_early_packet() { (($(counter "$DEV2" early_request) == 0)); }
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 
@@ -22,6 +25,7 @@ last_ack_lost() { [[ $OUTPUT == *" iters in "* && $OUTPUT == *"retry counter exc
 settings=("loss 5%" "delay 1ms reorder 95% 50%" "delay 200us 100us loss 2% duplicate 2% corrupt 1%")
 [[ -n $DEBUG_KERNEL ]] || settings+=("loss 1%" "duplicate 5%" "corrupt 1%")
 for setting in "${settings[@]}"; do
+	before=$(send_errors)
 	check "netem is set to $setting" netem "$setting"
 	check "rrxe-check completes every operation under $setting" rrxe-check "$DEV1" "$DEV2" v4 transfer
 	check "a pingpong completes under $setting" retry_on_race last_ack_lost pingpong -n "$(scaled_count 100)"
@@ -32,3 +36,15 @@ for setting in "${settings[@]}"; do
 	[[ $setting == *delay* ]] ||
 		check "no packet was dropped before it left the host under $setting" no_send_errors
 done
+check "QPs have kept packets that arrived before a missing one" keeps_early_packets
+
+check "link del on host 1" link_del 1
+check "link del on host 2" link_del 2
+check "rmmod" rmmod rrxe
+check "the module loads with fill_gaps=0" modprobe rrxe fill_gaps=0
+check "link on host 1 with fill_gaps=0" link_add 1
+check "link on host 2 with fill_gaps=0" link_add 2
+check "netem is set with fill_gaps=0" netem "loss 5%"
+check "messages of 64 KiB complete with fill_gaps=0" \
+	perftest ib_write_bw -s 65536 -n "$(scaled_count 200)"
+check "QPs keep no packet with fill_gaps=0" keeps_no_early_packet

@@ -58,6 +58,10 @@ module! {
             default: 0,
             description: "1: the ICRC of packets that are sent as one within the machine covers headers and payload; 0: headers only",
         },
+        fill_gaps: u32 {
+            default: 1,
+            description: "1: between two rrxe hosts, only lost packets of SENDs and WRITEs are sent again; 0: also all packets after a lost one",
+        },
     },
 }
 
@@ -67,6 +71,8 @@ pub(crate) struct Options {
     pub(crate) shares_xrcds: bool,
     /// Whether the ICRC of a burst covers the payload.
     pub(crate) burst_icrcs: bool,
+    /// Whether QPs recover from losses as only rrxe hosts do.
+    pub(crate) fills_gaps: bool,
 }
 
 /// Type of rrxe's devices in `rdma link add NAME type TYPE` (`struct rdma_link_ops`).
@@ -94,6 +100,7 @@ impl kernel::Module for Module {
         let options = Options {
             shares_xrcds: module_parameters::shared_xrcd.value() != 0,
             burst_icrcs: module_parameters::burst_icrc.value() != 0,
+            fills_gaps: module_parameters::fill_gaps.value() != 0,
         };
         let softirq_percent = module_parameters::softirq_percent.value();
         let workqueues = Workqueues::new(pollers, idle_limit, softirq_percent)?;

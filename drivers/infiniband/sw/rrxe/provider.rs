@@ -191,7 +191,7 @@ impl Provider for Rrxe {
     }
 
     fn alloc_xrcd(device: &Arc<Device>, context: &Arc<Context>, shared: bool) -> Result<Arc<Xrcd>> {
-        if shared && !device.link.shares_xrcds() {
+        if shared && !device.link.options().shares_xrcds {
             return Err(unsupported());
         }
         Xrcd::create(device, context.payer())

@@ -17,6 +17,7 @@ pub(crate) mod cached_state;
 pub(crate) mod capacity;
 mod create;
 mod deliver;
+mod early;
 pub(crate) mod effects;
 pub(crate) mod engine;
 pub(crate) mod engine_host;

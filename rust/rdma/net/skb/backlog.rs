@@ -83,6 +83,11 @@ impl Backlog {
         let free = self.limit.saturating_sub(self.used.load(Relaxed));
         free.min(self.total.saturating_sub(ALL.load(Relaxed)))
     }
+
+    /// Returns whether at least half of the namespace's bytes are free.
+    fn is_half_free(&self) -> bool {
+        self.free() >= self.limit / 2
+    }
 }
 
 /// The counted bytes of all queues of one user or of one memory cgroup, in all namespaces.
@@ -133,7 +138,7 @@ pub type PayerBacklogs = [Option<Arc<PayerBacklog>>; 2];
 /// # Invariants
 ///
 /// The number of bytes by which `bytes` exceeds [`UNCOUNTED`] is counted for the queue in `backlog`
-/// and in each of `shares`.
+/// and in each of `shares`. Bytes that the owner keeps are counted there, too.
 pub(super) struct QueueUsage {
     backlog: Arc<Backlog>,
     shares: PayerBacklogs,
@@ -163,6 +168,35 @@ impl QueueUsage {
         }
         let free = self.backlog.free();
         bytes <= free && self.shares().all(|share| share.fits(bytes, free))
+    }
+
+    /// Returns whether the queue's owner may keep a packet of `size` bytes whose execution the peer
+    /// can delay. At least half of the memory of the namespace, and a third of that of the payer,
+    /// is left to queues. Callable in any context.
+    pub(super) fn has_room_to_keep(&self, size: usize) -> bool {
+        let half = self.backlog.free() / 2;
+        self.backlog.is_half_free()
+            && size <= half
+            && self.shares().all(|share| share.fits(size, half))
+    }
+
+    /// Adds `size` bytes that the queue's owner keeps outside of the queue. All of them are
+    /// counted. Callable in any context.
+    pub(super) fn add_kept(&self, size: usize) {
+        self.backlog.used.fetch_add(size, Relaxed);
+        ALL.fetch_add(size, Relaxed);
+        self.shares().for_each(|share| {
+            share.bytes.fetch_add(size, Relaxed);
+        });
+    }
+
+    /// Subtracts `size` bytes that [`Self::add_kept`] added. Callable in any context.
+    pub(super) fn subtract_kept(&self, size: usize) {
+        self.backlog.used.fetch_sub(size, Relaxed);
+        ALL.fetch_sub(size, Relaxed);
+        self.shares().for_each(|share| {
+            share.bytes.fetch_sub(size, Relaxed);
+        });
     }
 
     /// Adds `size` bytes. Called before the packet is queued, in any context.
@@ -299,6 +333,33 @@ mod tests {
             queue.subtract(PACKET);
         }
         assert_eq!(fill(&queue), UNCOUNTED / PACKET);
+        assert_eq!(backlog.used.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn kept_packets_leave_memory_to_queues() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let user: PayerBacklogs = [None, Some(PayerBacklog::of_user()?)];
+        let kept_by = |queue: &QueueUsage| {
+            let mut kept = 0;
+            while queue.has_room_to_keep(PACKET) {
+                queue.add_kept(PACKET);
+                kept += PACKET;
+            }
+            kept
+        };
+        let of_user = QueueUsage::new(backlog.clone(), user);
+        let of_kernel = QueueUsage::new(backlog.clone(), PayerBacklogs::default());
+        let third = (1 << 20) / 3;
+        let kept = kept_by(&of_user);
+        assert!(kept > third - 2 * PACKET && kept <= third + PACKET);
+        assert!(of_user.has_room(1 << 17));
+        let more = kept_by(&of_kernel);
+        assert!(kept + more <= (1 << 19) + PACKET && kept + more > (1 << 19) - PACKET);
+        assert!(of_kernel.has_room(1 << 18));
+        of_user.subtract_kept(kept);
+        of_kernel.subtract_kept(more);
         assert_eq!(backlog.used.load(Relaxed), 0);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod burst;
 mod complete;
 mod frame;
 mod headers;
+mod held;
 mod ingress;
 mod pages;
 mod queue;
@@ -31,6 +32,7 @@ pub use self::{
     complete::{TxFrame, TxPacket},
     frame::{RxFrame, TappedFrame},
     headers::Headers,
+    held::{HeldPackets, HeldSkb},
     ingress::Ingress,
     pages::TxPages,
     queue::{FrameQueue, SkbQueue},

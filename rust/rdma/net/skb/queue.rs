@@ -38,7 +38,7 @@ struct List {
     #[pin]
     list: Opaque<bindings::sk_buff_head>,
     limit: u32,
-    usage: QueueUsage,
+    usage: Arc<QueueUsage>,
 }
 
 // SAFETY: The list has a lock of its own. Socket buffers are not bound to a thread.
@@ -48,13 +48,13 @@ unsafe impl Sync for List {}
 
 impl List {
     /// Creates an initialiser for an empty queue.
-    fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
-        pin_init!(Self {
+    fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
             // SAFETY: `list` is valid for writes while the closure runs.
             // INVARIANT: The list is initialised and empty.
             list <- Opaque::ffi_init(|list| unsafe { bindings::skb_queue_head_init(list) }),
             limit,
-            usage: QueueUsage::new(backlog, shares),
+            usage: Arc::new(QueueUsage::new(backlog, shares), GFP_KERNEL_ACCOUNT)?,
         })
     }
 
@@ -197,7 +197,7 @@ impl PinnedDrop for List {
 ///
 /// The caller must own the valid buffer.
 #[inline]
-unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
+pub(super) unsafe fn size_of(skb: NonNull<bindings::sk_buff>) -> usize {
     // SAFETY: The caller guarantees that it owns the valid buffer (see `# Safety`).
     unsafe { (*skb.as_ptr()).truesize as usize }
 }
@@ -277,8 +277,16 @@ impl SkbQueue {
     /// counted in `backlog` and `shares`.
     ///
     /// CPUs that push at the same time may exceed the limit by their packets.
-    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
-        pin_init!(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(
+        limit: u32,
+        backlog: Arc<Backlog>,
+        shares: PayerBacklogs,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
             list <- List::new(limit, backlog, shares),
         })
     }
@@ -309,6 +317,11 @@ impl SkbQueue {
         self.list.pop().map(|skb| unsafe { RxSkb::from_raw(skb) })
     }
 
+    /// Returns the memory of the queue.
+    pub(super) fn usage(&self) -> &Arc<QueueUsage> {
+        &self.list.usage
+    }
+
     /// Returns whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -337,8 +350,16 @@ pub struct FrameQueue {
 impl FrameQueue {
     /// Creates an initialiser for an empty queue of at most `limit` frames. The parameters are
     /// those of [`SkbQueue::new`].
-    pub fn new(limit: u32, backlog: Arc<Backlog>, shares: PayerBacklogs) -> impl PinInit<Self> {
-        pin_init!(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(
+        limit: u32,
+        backlog: Arc<Backlog>,
+        shares: PayerBacklogs,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
             list <- List::new(limit, backlog, shares),
         })
     }

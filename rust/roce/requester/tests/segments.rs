@@ -275,7 +275,7 @@ fn losses_lower_the_limit_in_flight_and_progress_raises_it() {
     bench.ack(9);
     assert_eq!(bench.poll().len(), 10);
     bench.ack(31);
-    assert_eq!(bench.poll().len(), 22 + 2);
+    assert_eq!(bench.poll().len(), 22 + 1);
     for _ in 0..3 {
         bench.time_out();
         bench.poll();

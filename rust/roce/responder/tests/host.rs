@@ -6,12 +6,15 @@ use std::collections::VecDeque;
 use std::vec;
 use std::vec::Vec;
 
+use crate::early::Kept;
 use crate::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QpDropReason, QueueFault,
-    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QpDropReason,
+    QueueFault, RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use crate::ids::Rkey;
+use crate::psn::Psn;
 use crate::wc::{RecvWc, SendWc, WcStatus};
+use crate::wire::packet::Packet;
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr};
 
 /// The key of the host's memory.
@@ -50,6 +53,10 @@ pub(super) struct TestHost {
     pub(super) local_fault: Option<WcStatus>,
     /// No local buffer is resident at the moment.
     pub(super) absent: bool,
+    /// Whether the host keeps early packets, and those that it keeps. The test stores a packet in
+    /// the place that is `None`.
+    pub(super) keeps_early: bool,
+    pub(super) early: Vec<Option<Packet>>,
     /// Actions of the engine, in order.
     pub(super) log: Vec<Act>,
     /// Counters that the engine incremented, in order.
@@ -65,6 +72,8 @@ impl TestHost {
             fault: None,
             local_fault: None,
             absent: false,
+            keeps_early: false,
+            early: Vec::new(),
             log: Vec::new(),
             counts: Vec::new(),
         }
@@ -229,6 +238,30 @@ impl Memory for TestHost {
         self.range(rkey, BASE, 0)?;
         self.log.push(Act::Invalidate(rkey));
         Ok(())
+    }
+}
+
+impl EarlyPackets for TestHost {
+    fn keep_request(&mut self, _expected: Psn, psn: Psn) -> Kept {
+        let is_kept = |kept: &Option<Packet>| kept.is_some_and(|kept| kept.bth.psn == psn);
+        if !self.keeps_early {
+            return Kept::Refused;
+        }
+        if self.early.iter().any(is_kept) {
+            return Kept::Already;
+        }
+        self.early.push(None);
+        Kept::Kept
+    }
+
+    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+        let psns = self.early.iter().flatten().map(|kept| kept.bth.psn);
+        psns.filter(|psn| !psn.before(start))
+            .min_by_key(|psn| psn.ahead_of(expected))
+    }
+
+    fn drop_early(&mut self) {
+        self.early.clear();
     }
 }
 

@@ -3,6 +3,7 @@
 //! Tests of the responder against [`TestHost`].
 
 mod errors;
+mod gaps;
 mod host;
 mod order;
 mod reads;
@@ -18,6 +19,7 @@ use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{Config, Context, Outcome, QpKind, RemoteRights, Settings};
+use crate::time::Instant;
 use crate::transmit::{Source, Transmit};
 use crate::wc::{RecvExtra, RecvWc, WcOpcode, WcStatus};
 use crate::wire::packet::{
@@ -35,6 +37,7 @@ struct Bench {
     host: TestHost,
     context: Context,
     psn: Psn,
+    now: Instant,
 }
 
 /// The content of a response, without the headers that are always the same.
@@ -82,6 +85,7 @@ impl Bench {
             qpn: Qpn::new(0x11),
             has_srq: false,
             port_mtu: Mtu::Bytes4096,
+            fills_gaps: true,
         };
         let mut responder = Responder::new(vec![Replay::default(); 8]);
         responder.start(Psn::new(psn));
@@ -90,6 +94,7 @@ impl Bench {
             host: TestHost::new(),
             context: Context { config, settings },
             psn: Psn::new(psn),
+            now: Instant(0),
         }
     }
 
@@ -113,7 +118,7 @@ impl Bench {
     fn hand_in(&mut self, packet: &Packet) -> Outcome {
         self.host.payload = vec![0xab; usize::try_from(packet.payload_len).unwrap()];
         self.responder
-            .handle_request(packet, &self.context, &mut self.host)
+            .handle_request(packet, self.now, &self.context, &mut self.host)
     }
 
     /// Passes a packet with the peer's next PSN to the responder, and advances that PSN by one.

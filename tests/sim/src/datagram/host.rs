@@ -3,8 +3,8 @@
 //! The host of a datagram QP. Calls that datagrams never need count as failures.
 
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory as RemoteMemory, QueueFault,
-    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess,
+    Memory as RemoteMemory, QueueFault, RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::Rkey;
 use roce::wc::{RecvWc, SendWc, WcStatus};
@@ -152,6 +152,8 @@ impl RemoteMemory for DatagramHost<'_> {
         Ok(())
     }
 }
+
+impl EarlyPackets for DatagramHost<'_> {}
 
 impl Completions for DatagramHost<'_> {
     fn complete_send(&mut self, wc: SendWc) {

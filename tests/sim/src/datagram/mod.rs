@@ -555,8 +555,7 @@ fn opened<'a>(
         };
     };
     let mut seen = packet;
-    (seen.bth.fecn, seen.bth.becn) = (sent.bth.fecn, sent.bth.becn);
-    seen.bth.repeats_reads = sent.bth.repeats_reads;
+    seen.bth.reserved = sent.bth.reserved;
     if seen != *sent {
         return Err(format!("{sent:?} was decoded as {packet:?}"));
     }
@@ -594,6 +593,7 @@ impl End {
             qpn: Qpn::new(side.qpn),
             has_srq: swarm.srq,
             port_mtu: swarm.mtu,
+            fills_gaps: true,
         };
         Self {
             qp: Qp::new(

@@ -3,12 +3,15 @@
 //! The host of one QP: an application that always has the same number of work requests posted, and
 //! memory that peers may access. It keeps no bytes, it measures.
 
+use roce::early::{EarlyQueue, Kept, MOST_AHEAD};
 use roce::host::{
-    AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault, RecvQueue,
-    RemoteAccess, ScatterFault, SendQueue,
+    AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
+    RecvQueue, RemoteAccess, ScatterFault, SendQueue,
 };
 use roce::ids::{Rkey, Srqn};
+use roce::psn::Psn;
 use roce::wc::{RecvWc, SendWc, WcStatus};
+use roce::wire::packet::Packet;
 use roce::wr::{
     AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, RemoteAddr, SendOp, SendSlot, SendWr,
 };
@@ -47,6 +50,10 @@ pub(super) struct AppHost {
     pub(super) now: u64,
     /// Payload length of the packet that is being handled.
     pub(super) payload_len: u32,
+    /// The early packets.
+    pub(super) early: EarlyQueue<Packet, Vec<Option<Packet>>>,
+    /// The PSN of the packet that is being handled, if it is to be kept.
+    pub(super) keeps: Option<Psn>,
     /// Time at which payload was last stored, and the longest time without that, in nanoseconds.
     pub(super) stored: Option<u64>,
     pub(super) stall: u64,
@@ -66,6 +73,8 @@ impl AppHost {
             failure: None,
             now: 0,
             payload_len: 0,
+            early: EarlyQueue::new(vec![None; MOST_AHEAD as usize]),
+            keeps: None,
             stored: None,
             stall: 0,
             rtos: 0,
@@ -186,6 +195,22 @@ impl Memory for AppHost {
 
     fn invalidate_remote(&mut self, _: Rkey) -> Result<(), AccessFault> {
         Err(AccessFault::Denied)
+    }
+}
+
+impl EarlyPackets for AppHost {
+    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
+        let kept = self.early.check(expected, psn);
+        self.keeps = (kept == Kept::Kept).then_some(psn);
+        kept
+    }
+
+    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early.first(expected, start)
+    }
+
+    fn drop_early(&mut self) {
+        self.early.clear();
     }
 }
 

@@ -24,7 +24,8 @@ pub(super) enum Impairment {
     Loss(Share),
     /// `length` consecutive data packets are lost. On average this happens once in `every` packets.
     Burst { length: u32, every: u32 },
-    /// As [`Self::Burst`], but `length` is the mean of a geometric distribution (Gilbert–Elliott).
+    /// As [`Self::Burst`], but `length` is the mean of a geometric distribution
+    /// (Gilbert–Elliott).
     Gilbert { length: u32, every: u32 },
     /// The first `count` data packets from time `at` on are lost.
     Once { count: u32, at: u64 },
@@ -36,7 +37,8 @@ pub(super) enum Impairment {
 impl Impairment {
     pub(super) const NONE: Self = Self::Loss(Share(0));
 
-    /// Parses `1%`, `burst:15/1500`, `gilbert:15/1500`, `once:15@100` (ms) or `reorder:5%@20` (µs).
+    /// Parses `1%`, `burst:15/1500`, `gilbert:15/1500`, `once:15@100` (ms) or `reorder:5%@20`
+    /// (µs).
     pub(super) fn parse(text: &str) -> Option<Self> {
         let Some((kind, rest)) = text.split_once(':') else {
             return Share::parse(text).map(Self::Loss);

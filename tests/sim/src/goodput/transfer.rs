@@ -298,9 +298,10 @@ impl Transfer {
     fn arrive(&mut self, index: usize, packet: &Packet) {
         let end = &mut self.ends[index];
         end.host.now = self.now;
-        end.host.payload_len = packet.payload_len;
-        end.qp
-            .handle_packet(Instant(self.now), packet, &mut end.host);
+        end.take_in(packet);
+        while let Some(packet) = end.host.early.take(end.qp.expected_psn()) {
+            end.take_in(&packet);
+        }
         self.turn(index);
     }
 
@@ -319,6 +320,16 @@ impl Transfer {
 }
 
 impl End {
+    /// Passes a packet to the QP. Keeps the packet if it is early.
+    fn take_in(&mut self, packet: &Packet) {
+        let host = &mut self.host;
+        host.payload_len = packet.payload_len;
+        self.qp.handle_packet(Instant(host.now), packet, host);
+        if let Some(psn) = host.keeps.take() {
+            host.early.insert(psn, *packet);
+        }
+    }
+
     /// Creates a connected QP. `psns` are the first PSNs of both sides.
     fn new(setup: &Setup, index: u32, psns: [Psn; 2]) -> Result<Self, String> {
         let is_second = index % 2 == 1;
@@ -332,6 +343,7 @@ impl End {
             qpn: qpn(index),
             has_srq: false,
             port_mtu: Mtu::Bytes4096,
+            fills_gaps: true,
         };
         let window = vec![SendWqe::default(); DEPTH as usize];
         let replays = vec![Replay::default(); usize::from(RD_ATOMIC)];

@@ -270,10 +270,9 @@ impl Link {
         &self.links.workqueues
     }
 
-    /// Returns whether processes may share XRC domains by a file (module parameter `shared_xrcd`).
-    /// Any context.
-    pub(crate) fn shares_xrcds(&self) -> bool {
-        self.links.shares_xrcds
+    /// Returns the properties that module parameters set. Any context.
+    pub(crate) fn options(&self) -> &Options {
+        &self.links.options
     }
 
     /// Releases the network device and the namespace's state, after the device was unregistered or
@@ -383,18 +382,17 @@ pub(crate) struct Links {
     #[pin]
     contexts: NetContexts,
     workqueues: Arc<Workqueues>,
-    /// Whether processes may share XRC domains and QPs.
-    shares_xrcds: bool,
+    options: Options,
 }
 
 impl Links {
-    fn new(workqueues: Arc<Workqueues>, options: &Options) -> Result<Arc<Self>> {
+    fn new(workqueues: Arc<Workqueues>, options: Options) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 entries <- new_mutex!(KVec::new(), "rrxe_links"),
                 contexts <- NetContexts::new(options.burst_icrcs),
                 workqueues,
-                shares_xrcds: options.shares_xrcds,
+                options,
             }),
             GFP_KERNEL,
         )
@@ -483,7 +481,7 @@ impl Links {
         let speed = netdev.speed().unwrap_or(0);
         let mut entered = None;
         let guid = device::guid(netdev);
-        let description = Device::describe(guid, self.shares_xrcds);
+        let description = Device::describe(guid, self.options.shares_xrcds);
         let made = Unregistered::<Rrxe>::new(net, &description, |device| {
             let flows = Flows::new(&context.readers)?;
             let init = pin_init!(Link {
@@ -607,7 +605,7 @@ impl Service {
         workqueues: Arc<Workqueues>,
         options: Options,
     ) -> Result<Self> {
-        let links = Links::new(workqueues, &options)?;
+        let links = Links::new(workqueues, options)?;
         let mut service = Self {
             links: links.clone(),
             namespaces: None,

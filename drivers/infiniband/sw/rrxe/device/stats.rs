@@ -24,6 +24,8 @@ pub(crate) enum Counter {
     DuplicateRequest,
     /// Requests with a PSN ahead of the expected one; on a UC QP, with any but the expected one.
     OutOfSeqRequest,
+    /// Requests with a PSN ahead of the expected one that are kept until the missing ones arrive.
+    EarlyRequest,
     /// RNR NAKs received, except those that arrive while the requester waits for an earlier one.
     ReceivedRnrNak,
     /// RNR NAKs sent.
@@ -95,6 +97,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"rcvd_pkts"),
     CounterName::new(c"duplicate_request"),
     CounterName::new(c"out_of_seq_request"),
+    CounterName::new(c"early_request"),
     CounterName::new(c"rcvd_rnr_err"),
     CounterName::new(c"send_rnr_err"),
     CounterName::new(c"rcvd_seq_err"),
@@ -166,6 +169,7 @@ impl Counters {
         let counter = match what {
             Count::DuplicateRequest => Counter::DuplicateRequest,
             Count::OutOfSeqRequest => Counter::OutOfSeqRequest,
+            Count::EarlyRequest => Counter::EarlyRequest,
             Count::RcvdRnrErr => Counter::ReceivedRnrNak,
             Count::SendRnrErr => Counter::SentRnrNak,
             Count::RcvdSeqErr => Counter::ReceivedSeqNak,

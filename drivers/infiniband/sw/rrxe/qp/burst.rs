@@ -197,7 +197,7 @@ fn ends_message(packet: &Packet) -> bool {
 #[cold]
 pub(super) fn unmarked(packet: &Packet) -> Packet {
     let mut packet = *packet;
-    packet.bth.repeats_reads = false;
+    packet.bth.reserved = packet.bth.reserved.with_repeats_reads(false);
     packet
 }
 

@@ -45,6 +45,7 @@ use crate::{
     qp::{
         cached_state::CachedState,
         capacity::{grant, new_kernel_queue, new_ring},
+        early::EarlyRequests,
         engine::{new_engine, Core},
         error_poll::ErrorPoll,
         filter::Filter,
@@ -381,6 +382,7 @@ fn new_core(
         qpn,
         has_srq: init.srq.is_some(),
         port_mtu: device.active_mtu(),
+        fills_gaps: device.link.options().fills_gaps,
     };
     let sq = SendQueue::new(
         init.kind,
@@ -407,6 +409,7 @@ fn new_core(
         peer_region: LastLookup::new(),
         local_qp: LastLookup::new(),
         trains: Default::default(),
+        early: EarlyRequests::default(),
         parked: Parked::default(),
         error_poll: ErrorPoll::new(),
         closed: false,

@@ -27,6 +27,8 @@ pub(crate) struct RunEffects {
     pub(crate) xrc_srq: Option<Arc<Srq>>,
     /// A CQ lost a completion, so the QP must enter the error state.
     pub(crate) fatal: bool,
+    /// The packet that the engine has handled is to be kept: an earlier one is missing.
+    pub(crate) keeps: bool,
     /// The requester went back to its oldest unacknowledged PSN after a loss.
     pub(crate) lost: bool,
     /// Asynchronous events to raise.

@@ -15,6 +15,7 @@ use rdma::{
     trace,
 };
 use roce::{
+    early::MOST_AHEAD,
     host::{AccessFault, Count},
     qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
     responder::Replay,
@@ -34,6 +35,7 @@ use crate::{
         arrivals::Arrivals,
         built::{Built, Next, Polled, TxOutcome},
         burst,
+        early::EarlyRequests,
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
@@ -59,8 +61,11 @@ const BUDGET: u32 = 32;
 /// sends all the time would keep the QP from sending.
 const MIN_SENDS: u32 = 4;
 
-/// Number of runs that empty a full inbox of packets. One of trains may take more runs.
-const INBOX_RUNS: u32 = INBOX.div_ceil(BUDGET);
+/// Number of runs that take in the packets of a full inbox and as many early packets as the QP may
+/// keep. Trains may take more runs.
+const INBOX_RUNS: u32 = INBOX
+    .div_ceil(BUDGET)
+    .wrapping_add(MOST_AHEAD.div_ceil(BUDGET));
 
 /// The state of a QP that the turn lock (`qp/turn.rs`) protects.
 pub(crate) struct Core {
@@ -86,6 +91,8 @@ pub(crate) struct Core {
     pub(crate) local_qp: LastLookup<Qp>,
     /// State of the trains that the QP sends.
     pub(crate) trains: Trains,
+    /// Packets that arrived before a missing one.
+    pub(crate) early: EarlyRequests,
     /// Accesses and packets that wait for a page fault.
     pub(crate) parked: Parked,
     /// Times at which the QP polls its receive queue in the error state.
@@ -127,6 +134,7 @@ impl Core {
             peer_region: &mut self.peer_region,
             qp,
             counters: &self.counters,
+            early: &mut self.early,
             packet,
             sanitized: self.gsi.as_ref().map(|gsi| &gsi.sanitized),
             effects,
@@ -214,6 +222,8 @@ impl Core {
         qp.cache_state(self.engine.state());
         if self.parked.is_busy() && !self.parked.finish_run() {
             effects.is_parked = true;
+            // The QP may be parked for as long as its owner likes.
+            self.early.clear();
             if self.engine.flushes() {
                 self.arm(qp, now, &mut effects);
             }
@@ -268,12 +278,18 @@ impl Core {
         let mut place = None;
         // `effects` has room for one shared receive queue of an XRC domain.
         while *budget > 0 && effects.xrc_srq.is_none() {
-            let slot = arrivals.next(&mut place, &qp.net.drops);
+            let slot = match self.early.take(&self.engine, &mut place, &qp.net.drops) {
+                true => &mut place,
+                false => arrivals.next(&mut place, &qp.net.drops),
+            };
             let Some(packet) = slot else {
                 break;
             };
             *budget = budget.saturating_sub(1);
             if self.take_in(qp, now, packet, budget, effects) {
+                if core::mem::take(&mut effects.keeps) {
+                    self.early.keep(slot, &qp.net.drops);
+                }
                 RxPacket::free(slot);
             } else if let Some(rest) = slot.take() {
                 arrivals.put_back(rest);
@@ -335,8 +351,11 @@ impl Core {
         if self.parked.is_busy() && self.parked.is_parked() {
             return false;
         }
-        self.count_received(qp, packet);
-        self.receive_probe(qp, now, effects);
+        // A packet that is kept counts when it is taken in again.
+        if !effects.keeps {
+            self.count_received(qp, packet);
+            self.receive_probe(qp, now, effects);
+        }
         true
     }
 
@@ -501,7 +520,10 @@ impl Core {
         }
         let unmarked;
         let mut packet = &transmit.packet;
-        if packet.bth.repeats_reads && !self.trains.is_local && !self.peer.admits_bursts() {
+        if packet.bth.reserved.repeats_reads()
+            && !self.trains.is_local
+            && !self.peer.admits_bursts()
+        {
             unmarked = burst::unmarked(packet);
             packet = &unmarked;
         }

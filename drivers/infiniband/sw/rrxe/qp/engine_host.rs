@@ -9,15 +9,17 @@
 
 use kernel::prelude::*;
 use rdma::{
-    support::table::LastLookup,
+    support::{random::next_u32, table::LastLookup},
     verbs::{cq::Arrival, mr::Span},
 };
 use roce::{
+    early::Kept,
     host::{
-        AccessFault, Completions, Count, Event, Fetch, LocalAccess, Memory, QueueFault,
-        RemoteAccess, ScatterFault,
+        AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory,
+        QueueFault, RemoteAccess, ScatterFault,
     },
     ids::{Rkey, Srqn},
+    psn::Psn,
     wc::{RecvWc, SendWc, WcStatus},
     wire::packet::Service,
     wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr},
@@ -32,7 +34,10 @@ use crate::{
         remote::RemoteRange,
     },
     net::rx::RxPacket,
-    qp::{effects::RunEffects, recv_queue::RecvQueue, send_queue::SendQueue, sge::OwnMemory, Qp},
+    qp::{
+        early::EarlyRequests, effects::RunEffects, recv_queue::RecvQueue, send_queue::SendQueue,
+        sge::OwnMemory, Qp,
+    },
     verbs::cq::Pushed,
 };
 
@@ -54,6 +59,8 @@ pub(crate) struct EngineHost<'a> {
     pub(crate) qp: &'a Qp,
     /// Counters of the QP.
     pub(crate) counters: &'a Counters,
+    /// Packets that arrived before a missing one.
+    pub(crate) early: &'a mut EarlyRequests,
     /// Packet that the engine handles, if it handles one.
     pub(crate) packet: Option<&'a RxPacket>,
     /// The packet as ib_core gets it, if the QP is a GSI QP.
@@ -302,6 +309,30 @@ impl EngineHost<'_> {
                 *fatal = true;
             }
         }
+    }
+}
+
+impl EarlyPackets for EngineHost<'_> {
+    fn keep_request(&mut self, expected: Psn, _psn: Psn) -> Kept {
+        // A train is not kept.
+        let packet = self.packet.filter(|packet| !packet.is_train());
+        let kept = packet.map_or(Kept::Refused, |packet| {
+            self.early.check(&self.qp.inbox, expected, packet)
+        });
+        self.effects.keeps = kept == Kept::Kept;
+        kept
+    }
+
+    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early.first(expected, start)
+    }
+
+    fn random(&mut self) -> u32 {
+        next_u32()
+    }
+
+    fn drop_early(&mut self) {
+        self.early.clear();
     }
 }
 

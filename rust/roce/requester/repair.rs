@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Filling of gaps: the requester sends only the missing packets again.
+//!
+//! A NAK from a responder that keeps early packets says how many packets are missing
+//! ([`GapReport`](crate::wire::packet::GapReport)). The cursor moves back to the oldest of them.
+//! Behind the last of them it moves to the packets that were not sent before. If a packet is lost
+//! again, the RTO ends.
+
+use super::retry::Loss;
+use super::wqe::SendWqe;
+use super::Requester;
+use crate::early::MOST_AHEAD;
+use crate::host::Host;
+use crate::psn::Psn;
+use crate::qp::{Context, Outcome, Slots};
+use crate::time::Instant;
+
+/// Maximum number of gaps that wait to be filled.
+const MOST_GAPS: usize = 8;
+
+/// Gaps to be filled, oldest first: the first PSN of each, and one past its last PSN.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaterGaps {
+    gaps: [(Psn, Psn); MOST_GAPS],
+    len: usize,
+}
+
+impl LaterGaps {
+    /// Adds a gap, unless too many wait.
+    fn push(&mut self, gap: (Psn, Psn)) {
+        if let Some(place) = self.gaps.get_mut(self.len) {
+            *place = gap;
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    /// Takes the oldest gap.
+    fn pop(&mut self) -> Option<(Psn, Psn)> {
+        let left = self.len.checked_sub(1)?;
+        let oldest = self.gaps.first().copied();
+        self.gaps.rotate_left(1);
+        self.len = left;
+        oldest
+    }
+}
+
+impl<W: Slots<SendWqe>> Requester<W> {
+    /// Handles a sequence NAK, which says that the `missing` oldest packets in flight are missing.
+    /// If it is 0, or if the responses to READs and similar requests are awaited, all packets in
+    /// flight are sent again.
+    pub(super) fn fill_gap<H: Host>(
+        &mut self,
+        missing: u8,
+        now: Instant,
+        context: &Context,
+        host: &mut H,
+    ) -> Outcome {
+        let missing = u32::from(missing);
+        let later = self.later;
+        let kept = self.kept;
+        if self.is_lost_again(missing, now) {
+            self.retry.forget_timed_from(self.una);
+            self.rewind();
+            self.mark_gap(missing, now);
+            self.later = later;
+            self.count_kept(kept);
+            return Outcome::Continue;
+        }
+        let sent_all = self.past_gap.is_some() || Some(self.cursor) == self.behind_sent();
+        if missing == 0 || self.reads.requests != 0 || !sent_all {
+            return self.resend_on_hint(Loss::Unknown, now, context, host);
+        }
+        let was_hinted = self.hinted;
+        // The loss of packets that were in flight when the limit last shrank is the same
+        // congestion.
+        let is_known = self.shrunk.is_some_and(|sent| self.una.before(sent));
+        let loss = match is_known {
+            true => Loss::Known,
+            false => Loss::Packets(missing),
+        };
+        let outcome = self.resend_on_hint(loss, now, context, host);
+        if was_hinted {
+            self.count_kept(kept);
+        } else if self.hinted && outcome == Outcome::Continue {
+            self.mark_gap(missing, now);
+            self.later = later;
+            self.count_kept(kept);
+            if !is_known {
+                self.shrunk = Some(self.sent);
+            }
+        }
+        outcome
+    }
+
+    /// Counts packets that the responder keeps behind the gap, beyond the `kept` ones: it sends a
+    /// NAK for each early packet that requests an acknowledgment.
+    fn count_kept(&mut self, kept: u32) {
+        let most = MOST_AHEAD.saturating_sub(self.retry.limit());
+        self.kept = kept.saturating_add(self.retry.ask_every()).min(most);
+    }
+
+    /// Records that the `missing` oldest packets in flight, and no others, are to be sent again.
+    fn mark_gap(&mut self, missing: u32, now: Instant) {
+        let in_flight = self.sent.ahead_of(self.una);
+        self.past_gap = Some(self.una.plus(missing.min(in_flight)));
+        self.filled_at = Some((self.una, now));
+    }
+
+    /// Returns whether a NAK says that the packet that was sent again to fill a gap is missing,
+    /// too: more than a round-trip time has passed since then. This spends no retry. The
+    /// acknowledgment timer runs meanwhile.
+    fn is_lost_again(&self, missing: u32, now: Instant) -> bool {
+        let filled = self.filled_at.filter(|(psn, _)| *psn == self.una);
+        missing != 0
+            && self.past_gap.is_none_or(|past| self.una.before(past))
+            && Some(self.cursor) == self.behind_sent()
+            && self.reads.requests == 0
+            && filled.is_some_and(|(_, at)| self.retry.is_past_round_trip(at, now))
+    }
+
+    /// Handles a NAK of a later gap: `missing` packets from `psn` on. They are sent again once the
+    /// earlier gaps are filled.
+    pub(super) fn fill_later_gap(&mut self, psn: Psn, missing: u8) {
+        let sent_all = self.past_gap.is_some() || Some(self.cursor) == self.behind_sent();
+        let may_fill = sent_all && !self.retry.waits() && !self.retry.sends_oldest();
+        if missing == 0 || self.reads.requests != 0 || !may_fill || !self.una.before(psn) {
+            return;
+        }
+        let missing = u32::from(missing).min(self.sent.ahead_of(psn));
+        self.filled_later = self.filled_later.saturating_add(missing);
+        if self.filled_later > MOST_AHEAD {
+            return;
+        }
+        self.later.push((psn, psn.plus(missing)));
+        if self.past_gap.is_none() && Some(self.cursor) == self.behind_sent() {
+            self.leave_gap();
+        }
+    }
+
+    /// Remembers the newest packet that requested a response, before earlier ones are sent again.
+    pub(super) fn save_asked(&mut self) {
+        if self.asked_first.before(self.asked) {
+            self.asked_first = self.asked;
+        }
+    }
+
+    /// Counts the requests for a response of the packets that are not sent again.
+    pub(super) fn restore_asked(&mut self) {
+        if self.asked.before(self.asked_first) {
+            self.asked = self.asked_first;
+        }
+    }
+
+    /// Moves the cursor to the next gap, or else behind the packets that were sent.
+    pub(super) fn leave_gap(&mut self) {
+        self.past_gap = None;
+        self.save_asked();
+        self.restore_asked();
+        while let Some((psn, past)) = self.later.pop() {
+            let psn = if psn.before(self.una) { self.una } else { psn };
+            let position = self.position(psn).filter(|_| psn.before(past));
+            if let Some(cursor) = position {
+                self.cursor = cursor;
+                self.past_gap = Some(past);
+                return;
+            }
+        }
+        self.skip_sent();
+    }
+
+    /// Moves the cursor to the next gap or behind the packets that were sent, if it has passed the
+    /// gap. Returns whether it has.
+    pub(super) fn skip_kept(&mut self) -> bool {
+        let Some(past) = self.past_gap else {
+            return false;
+        };
+        let wqe = self.window.get(self.cursor.wqe);
+        let is_past = wqe.is_some_and(|wqe| !wqe.first.plus(self.cursor.packet).before(past));
+        if is_past {
+            self.leave_gap();
+        }
+        is_past
+    }
+}
