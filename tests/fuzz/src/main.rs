@@ -75,6 +75,25 @@ impl Run {
         self.failures.push(why);
     }
 
+    /// Starts the processes that are not attackers.
+    ///
+    /// # Errors
+    ///
+    /// An errno.
+    fn start_helpers(&mut self) -> Result<(), i32> {
+        let (profile, stats) = (&self.profile, self.stats);
+        self.helpers
+            .push(sys::child(|| watch::measure_stalls(profile, stats))?);
+        if profile.chaos {
+            self.helpers
+                .push(sys::child(|| chaos::run(profile, stats, OPERATIONS.len()))?);
+        }
+        if profile.victims.len() == 2 {
+            self.victim = Some(sys::child(|| victim::run(profile, stats))?);
+        }
+        Ok(())
+    }
+
     /// Starts attackers until as many run as the profile says.
     fn start(&mut self) {
         while self.attackers.len() < self.profile.attackers as usize {
@@ -252,16 +271,6 @@ fn main() -> ExitCode {
     let _ = fs::write("/dev/kmsg", format!("{begin}\n"));
     let stats = Stats::new();
     let until = now() + profile.seconds * 1000;
-    let mut helpers: Vec<i32> = sys::child(|| watch::measure_stalls(&profile, stats))
-        .into_iter()
-        .collect();
-    if profile.chaos {
-        helpers.extend(sys::child(|| chaos::run(&profile, stats, OPERATIONS.len())));
-    }
-    let victim = (profile.victims.len() == 2)
-        .then(|| sys::child(|| victim::run(&profile, stats)).ok())
-        .flatten();
-    let progress = (0, now());
     let mut run = Run {
         profile,
         stats,
@@ -269,10 +278,13 @@ fn main() -> ExitCode {
         started: 0,
         exit_counts: [0; 3],
         failures: Vec::new(),
-        victim,
-        helpers,
-        progress,
+        victim: None,
+        helpers: Vec::new(),
+        progress: (0, now()),
     };
+    if let Err(errno) = run.start_helpers() {
+        run.fail(format!("a process cannot be started: errno {errno}"));
+    }
     while now() < until && run.failures.is_empty() {
         run.start();
         noise::pause(50_000);

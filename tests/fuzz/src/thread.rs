@@ -30,6 +30,8 @@ pub struct Thread<'a> {
     pub provider_out: u16,
     /// The context that [`Self::context`] returns, or `None` for a random one.
     pub only: Option<usize>,
+    /// Number of an RDMA device, as a netlink response named it.
+    pub device_number: u32,
     activity: &'static Activity,
     fail: Option<i32>,
     weights: Vec<u64>,
@@ -59,6 +61,7 @@ impl<'a> Thread<'a> {
             mutate_one_in: profile.mutate_one_in,
             provider_out: 0,
             only: None,
+            device_number: 0,
             activity,
             fail: profile
                 .faults

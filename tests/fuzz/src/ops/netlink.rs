@@ -42,8 +42,8 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
     } else {
         thread.rng.pick(&DUMPS)
     };
-    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQ and STAT_COUNTER.
-    let attribute = thread.rng.pick(&[21u16, 60, 61, 62, 64, 88, 77]);
+    // RDMA_NLDEV_ATTR_RES_LQPN, RES_PDN, RES_CQN, RES_MRN, RES_CTXN, RES_SRQN and STAT_COUNTER_ID.
+    let attribute = thread.rng.pick(&[21u16, 60, 61, 62, 64, 90, 79]);
     let number = if thread.rng.one_in(2) {
         thread.any(Kind::Qp).number
     } else {
@@ -58,9 +58,12 @@ pub fn get(thread: &mut Thread<'_>) -> Done {
 }
 
 fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Done {
-    // Mostly a low number, because ib_core numbers devices from 0 in the order of registration.
-    let most = if thread.rng.one_in(8) { 8 } else { 3 };
-    let device = thread.rng.below(most) as u32;
+    // ib_core gives a new device the number after the newest one, so links that are added again and
+    // again have higher and higher numbers.
+    let device = match thread.rng.one_in(8) {
+        true => thread.rng.below(8) as u32,
+        false => thread.device_number,
+    };
     let length = 24 + attributes.0.len() as u32;
     let message = Bytes::new()
         .word(&[length])
@@ -77,14 +80,15 @@ fn ask(thread: &mut Thread<'_>, kind: u16, flags: u16, attributes: Bytes) -> Don
 }
 
 /// Sends the request and receives the responses that are there at once. Counts the responses that
-/// contain freed memory.
+/// contain freed memory. Remembers the number of one of the devices that are named in the first
+/// response.
 fn exchange(thread: &mut Thread<'_>, socket: i64, message: &[u8]) -> Done {
     sys::poke(thread.scratch, message);
     sys::call(
         nr::SENDTO,
         &[socket, thread.scratch as i64, message.len() as i64, 0, 0, 0],
     )?;
-    for _ in 0..64 {
+    for response in 0..64 {
         // MSG_DONTWAIT
         let received = sys::call(
             nr::RECVFROM,
@@ -94,9 +98,54 @@ fn exchange(thread: &mut Thread<'_>, socket: i64, message: &[u8]) -> Done {
             break;
         };
         let answer = sys::peek(thread.scratch, length as usize);
+        if response == 0 {
+            let numbers: Vec<u32> = device_numbers(&answer).collect();
+            if !numbers.is_empty() {
+                thread.device_number = thread.rng.pick(&numbers);
+            }
+        }
         if answer.windows(POISON.len()).any(|window| window == POISON) {
             thread.stats.poison.fetch_add(1, Relaxed);
         }
     }
     Ok(())
+}
+
+/// Returns the number of the device that each message of a response names. A response without an
+/// error has it in the first attribute, RDMA_NLDEV_ATTR_DEV_INDEX.
+fn device_numbers(response: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    let mut rest = response;
+    core::iter::from_fn(move || {
+        let length = rest.get(..4)?.try_into().map(u32::from_le_bytes).ok()?;
+        let message = rest.get(..length as usize)?;
+        rest = rest
+            .get(length.next_multiple_of(4) as usize..)
+            .unwrap_or(&[]);
+        Some(message)
+    })
+    .filter(|message| message.get(16..20) == Some(&[8, 0, 1, 0]))
+    .filter_map(|message| message.get(20..24)?.try_into().map(u32::from_le_bytes).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_devices_are_found_in_responses() {
+        let message = |number: u32| {
+            Bytes::new()
+                .word(&[24, 0, 1, 0])
+                .half(&[8, 1])
+                .word(&[number])
+        };
+        let error = Bytes::new().word(&[20, 2, 1, 0, 0]);
+        let response = Bytes::new()
+            .bytes(&message(7).0)
+            .bytes(&error.0)
+            .bytes(&message(300).0);
+        assert_eq!(device_numbers(&response.0).collect::<Vec<_>>(), [7, 300]);
+        assert_eq!(device_numbers(&[0; 3]).count(), 0);
+        assert_eq!(device_numbers(&[200, 0, 0, 0]).count(), 0);
+    }
 }
