@@ -52,11 +52,6 @@ impl<P, S: Slots<Option<P>>> EarlyQueue<P, S> {
         }
     }
 
-    /// Returns the number of packets.
-    pub fn len(&self) -> u32 {
-        self.count
-    }
-
     /// Returns whether there is no packet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -171,7 +166,7 @@ mod tests {
         assert_eq!(queue.first(at(2), at(4)), Some(at(4)));
         assert_eq!(queue.first(at(2), at(5)), None);
         assert_eq!(queue.take(at(3)), Some(at(3).get()));
-        assert_eq!(queue.len(), 1);
+        assert_eq!(queue.count, 1);
         // Packet 4 came another way meanwhile.
         assert_eq!(queue.take(at(5)), None);
         assert!(queue.is_empty());

@@ -47,7 +47,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let Cursor { wqe: at, packet } = self.cursor;
         if at < self.started {
             let has_room = self.has_room(self.window.get(at)?, packet, context);
-            if has_room || Some(self.cursor) != self.behind_sent() {
+            if has_room || !self.is_behind_sent() {
                 return None;
             }
         }

@@ -368,7 +368,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// A NAK that arrives before the next progress is ignored: it may report the same loss.
     fn resend_oldest<H: Host>(&mut self, host: &mut H) {
         host.count(Count::Rto);
-        let may_skip = self.reads.requests == 0 && Some(self.cursor) == self.behind_sent();
+        let may_skip = self.reads.requests == 0 && self.is_behind_sent();
         self.retry.end_rto(self.una, self.sent, may_skip);
         self.hinted = true;
         self.rewind();
@@ -504,6 +504,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if let Some(cursor) = self.behind_sent() {
             self.cursor = cursor;
         }
+    }
+
+    /// Returns whether the cursor is behind the packets that were sent.
+    fn is_behind_sent(&self) -> bool {
+        Some(self.cursor) == self.behind_sent()
     }
 
     /// Returns the position behind the newest packet that was sent. Returns `None` if no WQE has

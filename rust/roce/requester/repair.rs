@@ -5,7 +5,7 @@
 //! A NAK from a responder that keeps early packets says how many packets are missing
 //! ([`GapReport`](crate::wire::packet::GapReport)). The cursor moves back to the oldest of them.
 //! Behind the last of them it moves to the packets that were not sent before. If a packet is lost
-//! again, the RTO ends.
+//! again, a later NAK for it has it sent once more; without one the RTO ends.
 
 use super::retry::Loss;
 use super::wqe::SendWqe;
@@ -67,8 +67,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.count_kept(kept);
             return Outcome::Continue;
         }
-        let sent_all = self.past_gap.is_some() || Some(self.cursor) == self.behind_sent();
-        if missing == 0 || self.reads.requests != 0 || !sent_all {
+        if missing == 0 || self.reads.requests != 0 || !self.may_skip_kept() {
             return self.resend_on_hint(Loss::Unknown, now, context, host);
         }
         let was_hinted = self.hinted;
@@ -114,16 +113,20 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let filled = self.filled_at.filter(|(psn, _)| *psn == self.una);
         missing != 0
             && self.past_gap.is_none_or(|past| self.una.before(past))
-            && Some(self.cursor) == self.behind_sent()
+            && self.is_behind_sent()
             && self.reads.requests == 0
             && filled.is_some_and(|(_, at)| self.retry.is_past_round_trip(at, now))
+    }
+
+    /// Returns whether no packet is to be sent again but those of gaps.
+    fn may_skip_kept(&self) -> bool {
+        self.past_gap.is_some() || self.is_behind_sent()
     }
 
     /// Handles a NAK of a later gap: `missing` packets from `psn` on. They are sent again once the
     /// earlier gaps are filled.
     pub(super) fn fill_later_gap(&mut self, psn: Psn, missing: u8) {
-        let sent_all = self.past_gap.is_some() || Some(self.cursor) == self.behind_sent();
-        let may_fill = sent_all && !self.retry.waits() && !self.retry.sends_oldest();
+        let may_fill = self.may_skip_kept() && !self.retry.waits() && !self.retry.sends_oldest();
         if missing == 0 || self.reads.requests != 0 || !may_fill || !self.una.before(psn) {
             return;
         }
@@ -133,7 +136,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return;
         }
         self.later.push((psn, psn.plus(missing)));
-        if self.past_gap.is_none() && Some(self.cursor) == self.behind_sent() {
+        if self.past_gap.is_none() && self.is_behind_sent() {
             self.leave_gap();
         }
     }

@@ -225,8 +225,8 @@ impl<R: Slots<Replay>> Responder<R> {
         };
     }
 
-    /// Returns [`GapReport::missing`] of the NAK that is sent now: the number
-    /// of packets before the first one that the host keeps.
+    /// Returns [`GapReport::missing`] of the NAK that is sent now: the number of packets before the
+    /// first one that the host keeps.
     pub(super) fn count_missing<H: Host>(&mut self, host: &mut H) -> u8 {
         let first = host.first_request(self.expected, self.expected);
         let missing = first.map_or(0, |first| first.ahead_of(self.expected));

@@ -124,8 +124,8 @@ pub const MOST_EXTENSION: u16 = 0x7ff;
 /// Largest value of [`GapReport::missing`].
 pub const MOST_MISSING: u8 = 15;
 
-/// What a sequence NAK says of the missing packets, to a requester that
-/// [fills gaps](Reserved::fills_gaps).
+/// The extension of a sequence NAK, which reports missing packets. Only requesters with
+/// [`Reserved::fills_gaps`] in their requests get one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GapReport {
     /// Number of missing packets from the PSN of the NAK on, 1–15; 0 if the NAK doesn't say. 15

@@ -180,9 +180,10 @@ impl QueueUsage {
             && self.shares().all(|share| share.fits(size, half))
     }
 
-    /// Adds `size` bytes that the queue's owner keeps outside of the queue. All of them are
-    /// counted. Callable in any context.
-    pub(super) fn add_kept(&self, size: usize) {
+    /// Counts `size` bytes: those of a packet in the queue beyond [`UNCOUNTED`], or all bytes of
+    /// one that the queue's owner keeps outside of the queue. Callable in any context.
+    #[inline]
+    pub(super) fn count(&self, size: usize) {
         self.backlog.used.fetch_add(size, Relaxed);
         ALL.fetch_add(size, Relaxed);
         self.shares().for_each(|share| {
@@ -190,8 +191,9 @@ impl QueueUsage {
         });
     }
 
-    /// Subtracts `size` bytes that [`Self::add_kept`] added. Callable in any context.
-    pub(super) fn subtract_kept(&self, size: usize) {
+    /// Subtracts `size` bytes that [`Self::count`] counted. Callable in any context.
+    #[inline]
+    pub(super) fn uncount(&self, size: usize) {
         self.backlog.used.fetch_sub(size, Relaxed);
         ALL.fetch_sub(size, Relaxed);
         self.shares().for_each(|share| {
@@ -207,11 +209,7 @@ impl QueueUsage {
         let before = self.bytes.fetch_add(size, Relaxed);
         let more = counted(before.wrapping_add(size)).wrapping_sub(counted(before));
         if more != 0 {
-            self.backlog.used.fetch_add(more, Relaxed);
-            ALL.fetch_add(more, Relaxed);
-            self.shares().for_each(|share| {
-                share.bytes.fetch_add(more, Relaxed);
-            });
+            self.count(more);
         }
     }
 
@@ -222,11 +220,7 @@ impl QueueUsage {
         let before = self.bytes.fetch_sub(size, Relaxed);
         let less = counted(before).wrapping_sub(counted(before.wrapping_sub(size)));
         if less != 0 {
-            self.backlog.used.fetch_sub(less, Relaxed);
-            ALL.fetch_sub(less, Relaxed);
-            self.shares().for_each(|share| {
-                share.bytes.fetch_sub(less, Relaxed);
-            });
+            self.uncount(less);
         }
     }
 
@@ -344,7 +338,7 @@ mod tests {
         let kept_by = |queue: &QueueUsage| {
             let mut kept = 0;
             while queue.has_room_to_keep(PACKET) {
-                queue.add_kept(PACKET);
+                queue.count(PACKET);
                 kept += PACKET;
             }
             kept
@@ -358,8 +352,8 @@ mod tests {
         let more = kept_by(&of_kernel);
         assert!(kept + more <= (1 << 19) + PACKET && kept + more > (1 << 19) - PACKET);
         assert!(of_kernel.has_room(1 << 18));
-        of_user.subtract_kept(kept);
-        of_kernel.subtract_kept(more);
+        of_user.uncount(kept);
+        of_kernel.uncount(more);
         assert_eq!(backlog.used.load(Relaxed), 0);
         Ok(())
     }
