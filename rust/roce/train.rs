@@ -23,7 +23,7 @@ pub struct Train {
     pub packet: Packet,
     /// Number of packets, and of PSNs that they take. A READ request counts as one packet.
     pub count: u32,
-    /// Path MTU of the sender: the payload of each packet but the last.
+    /// Path MTU of the sender: the payload length of each packet but the last.
     pub mtu: Mtu,
 }
 

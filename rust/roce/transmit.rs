@@ -15,7 +15,8 @@ use crate::wr::SendSlot;
 pub enum Source {
     /// The packet has no payload.
     None,
-    /// The payload lies `offset` bytes into the SGEs or the inline payload of a send WQE.
+    /// The payload lies `offset` bytes into the SGEs or the inline payload of a send WQE. An empty
+    /// datagram has this source too: `slot` names its address handle.
     Send {
         /// The host's name for the send WQE.
         slot: SendSlot,

@@ -34,7 +34,8 @@ pub struct SendWqe {
 /// Kind of the response that completes a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// An acknowledgment of the WQE or of any later packet.
+    /// An acknowledgment of the WQE or of any later packet. Also the kind of WQEs that get no
+    /// response: local operations, datagrams and WQEs of UC.
     Ack,
     /// READ responses with payload.
     Read,

@@ -20,14 +20,14 @@ pub(super) enum Message {
     Write { reth: Reth, received: u32 },
 }
 
-/// A packet that fits its message.
+/// A packet, or a train of packets, that fits its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment<T> {
     /// Offset of its payload in the message, in bytes.
     pub(super) offset: u32,
     /// The immediate data or key of the message's last packet. `None` if more packets must follow.
     pub(super) end: Option<T>,
-    /// Number of bytes of the message up to and including this packet.
+    /// Number of bytes of the message up to the end of the packet or train.
     pub(super) received: u32,
 }
 
@@ -60,7 +60,7 @@ impl Place {
 }
 
 impl Message {
-    /// Checks that a packet of a SEND continues or starts a message.
+    /// Checks that a train of `count` packets of a SEND continues or starts a message.
     ///
     /// # Errors
     ///
@@ -91,9 +91,9 @@ impl Message {
         })
     }
 
-    /// Checks that a packet of an RDMA WRITE continues or starts a message, and that the message
-    /// ends at the length in its RETH. `end` of the result is the immediate data of the last
-    /// packet.
+    /// Checks that a train of `count` packets of an RDMA WRITE continues or starts a message, and
+    /// that the message ends at the length in its RETH. `end` of the result is the immediate data
+    /// of the last packet.
     ///
     /// # Errors
     ///

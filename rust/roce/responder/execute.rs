@@ -100,7 +100,8 @@ impl<R: Slots<Replay>> Responder<R> {
             .message
             .check_write(part, packet.payload_len, count, mtu)?;
         check_right(context.settings.access.write)?;
-        // A message of one packet without immediate data is checked when it is written.
+        // The range of a message that arrives whole, without immediate data, is checked when the
+        // payload is written.
         if segment.offset == 0 && segment.end != Some(None) {
             reach(&reth, RemoteAccess::Write, host)?;
         }

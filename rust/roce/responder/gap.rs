@@ -10,7 +10,7 @@
 //!
 //! An early packet is kept only if it has the responder's cookie, which acknowledgments tell the
 //! peer. Otherwise a forger who doesn't see the traffic would have to hit one of 511 PSNs instead
-//! of one. With the cookie, it has to hit one of 2²⁴ · 2¹¹ / 511.
+//! of one. With the cookie, it needs 2²⁴ · 2¹¹ / 511 packets on average.
 
 use super::{is_recorded, Answer, Replay, Responder};
 use crate::early::Kept;
@@ -41,11 +41,12 @@ pub(super) enum Order {
 pub(super) struct Gap {
     pub(super) order: Order,
     /// One past the newest early packet with the cookie, whether the host keeps it or has refused
-    /// it. `None` if all packets before that one were carried out.
+    /// it. `None` if there is none, it was carried out, or the host has dropped all early packets.
     past_seen: Option<Psn>,
     /// The last NAK of the first gap reported the missing packets before this one.
     past_reported: Option<Psn>,
-    /// The value that early packets must have. 0 before the peer has said that it fills gaps.
+    /// The extension that early packets must have to be kept. 0 before the peer has said that it
+    /// fills gaps.
     cookie: u16,
     /// First PSN of a gap behind early packets, which a NAK is due to report.
     later: Option<Psn>,

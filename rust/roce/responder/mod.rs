@@ -92,8 +92,8 @@ enum Answer {
         /// PSN of the newest packet that arrived behind the gap.
         newest: Psn,
         /// PSN of an acknowledgment to send before the NAK, because the peer may ignore the NAK: if
-        /// that packet was forged, the NAK has a PSN that the peer hasn't sent. `due` is
-        /// never the PSN of a READ or an atomic, whose response acknowledges the request.
+        /// the packet behind the gap was forged, the NAK has a PSN that the peer hasn't sent. `due`
+        /// is never the PSN of a READ or an atomic, whose response acknowledges the request.
         due: Option<Psn>,
     },
     /// RNR NAK: no receive WQE was in the QP's queue, or in the shared queue with this number.
@@ -296,7 +296,8 @@ impl<R: Slots<Replay>> Responder<R> {
         true
     }
 
-    /// Enters RESET: clears all state but `position`. A held receive WQE gets no completion.
+    /// Enters RESET: clears all state but `position`, and `peer_repeats_reads`, which the next READ
+    /// sets. A held receive WQE gets no completion.
     pub(crate) fn reset<H: Host>(&mut self, host: &mut H) {
         if let Some(held) = self.held.take() {
             host.release_recv(held.wr.slot);

@@ -240,7 +240,7 @@ impl<R: Slots<Replay>> Ring<R> {
     }
 
     /// Adds a record and deletes the oldest ones, so that at most `limit` remain. The caller has
-    /// checked this with [`Self::check_room`].
+    /// called [`Self::check_room`] with this limit before.
     pub(super) fn push(&mut self, replay: Replay, limit: u8) {
         let number = self.next;
         self.next = self.next.wrapping_add(1);

@@ -20,8 +20,8 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 /// Number of READ responses that are sent without a packet from the peer between them: as many as a
 /// requester may have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
 ///
-/// READ responses aren't acknowledged (§9.7.5.1.4). A requester sends one request for a whole
-/// READ, and C rxe sends nothing until it has all responses, so with a smaller limit such a
+/// READ responses aren't acknowledged (§9.7.5.1.4). A requester may send one request for a
+/// whole READ, and C rxe sends nothing until it has all responses, so with a smaller limit such a
 /// requester would stall until its timer expires. After this many responses, a peer that is
 /// gone gets no more.
 pub(super) const MOST_UNHEARD: u32 = 1 << 23;
@@ -173,7 +173,7 @@ impl<R: Slots<Replay>> Responder<R> {
         let answered = is_recorded(&packet.body);
         let wants_ack = packet.bth.ack_req && !answered;
         self.answer = match self.answer {
-            // Packets after this one were dropped, and some are still missing.
+            // Packets after this one arrived early, and some may still be missing.
             Answer::Missing { newest, due } if !newest.before(self.expected) => {
                 let due = match (answered, wants_ack) {
                     (true, _) => None,

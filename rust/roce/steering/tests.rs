@@ -305,34 +305,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn a_pattern_admits_what_is_as_it_says(frame in frames(), said in sayings()) {
+    fn a_pattern_admits_frames_with_its_fields(frame in frames(), said in sayings()) {
         let parsed = Frame::parse(first(&frame.bytes()), None).unwrap();
         prop_assert_eq!(pattern(&said).admits(&parsed), is_so(&said, &frame));
     }
 
     #[test]
-    fn it_does_not_matter_who_takes_out_the_tag(frame in frames()) {
+    fn a_tag_beside_the_frame_counts_as_one_in_it(frame in frames()) {
         let bytes = frame.bytes();
         let (rest, tag) = untagged(&bytes);
         prop_assert_eq!(Frame::parse(&rest, tag), Frame::parse(&bytes, None));
     }
 
     #[test]
-    fn a_torn_frame_says_less_but_nothing_else(frame in frames(), length in 0..130usize) {
+    fn truncation_removes_headers_but_changes_none(frame in frames(), length in 0..130usize) {
         let bytes = frame.bytes();
         let whole = Frame::parse(&bytes, None).unwrap();
-        let Some(torn) = Frame::parse(&bytes[..length.min(bytes.len())], None) else {
+        let Some(short) = Frame::parse(&bytes[..length.min(bytes.len())], None) else {
             prop_assert!(length < 14 + 4 * frame.tags.len());
             return Ok(());
         };
-        prop_assert_eq!(torn.ethernet, whole.ethernet);
-        prop_assert!(torn.network == whole.network || torn.network == frame::Network::Other);
+        prop_assert_eq!(short.ethernet, whole.ethernet);
+        prop_assert!(short.network == whole.network || short.network == frame::Network::Other);
         let transports = [whole.transport, frame::Transport::Other];
-        prop_assert!(transports.contains(&torn.transport));
+        prop_assert!(transports.contains(&short.transport));
     }
 
     #[test]
-    fn any_bytes_are_borne(bytes in some(any::<u8>(), 0..200), tag: Option<u16>) {
+    fn parsing_any_bytes_does_not_panic(bytes in some(any::<u8>(), 0..200), tag: Option<u16>) {
         Frame::parse(&bytes, tag);
     }
 

@@ -115,9 +115,9 @@ fn decode_as(header: &[u8], length: usize, is_train: bool) -> Result<Decoded, Dr
 struct BaseHeader {
     /// Opcode, solicited event, migration state, pad count, version, partition key.
     operation: u32,
-    /// Congestion marks, a reserved bit that rrxe uses, destination QP.
+    /// Congestion marks, reserved bits that rrxe uses, destination QP.
     destination: u32,
-    /// Acknowledgment request, PSN.
+    /// Acknowledgment request, reserved bits that rrxe uses, PSN.
     sequence: u32,
 }
 

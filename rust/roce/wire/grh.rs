@@ -24,8 +24,8 @@ pub fn from_ipv4(header: &[u8; IPV4_LEN]) -> [u8; GRH_LEN as usize] {
     grh
 }
 
-/// Returns the same header with the receiver's own address in place of the sender's, and `number`
-/// (20 bits) in place of the flow label.
+/// Returns `grh` with the receiver's own address in place of the sender's, and `number` (20 bits)
+/// in place of the flow label.
 ///
 /// For IPv4, `number` and the traffic class are in the first half of the 40 bytes. The version in
 /// that half stays zero, so that readers take the second half for the header.

@@ -82,7 +82,7 @@ fn only_sends_and_immediates_solicit() {
 }
 
 #[test]
-fn only_payload_and_addresses_need_a_source() {
+fn only_payload_needs_a_source() {
     for (op, length, named) in [
         (SEND, 0, false),
         (SEND, 1, true),

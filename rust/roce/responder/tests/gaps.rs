@@ -6,7 +6,7 @@ use super::*;
 use crate::host::Count;
 use crate::wire::packet::GapReport;
 
-/// A responder whose host keeps early packets, and the number of packets that were executed again.
+/// A responder whose host keeps early packets, and the reserved bits of its peer's requests.
 struct Gaps {
     bench: Bench,
     fills_gaps: bool,
@@ -70,7 +70,8 @@ impl Gaps {
         early.remove(index)
     }
 
-    /// Hands an early packet in that requests no acknowledgment. Polls no response.
+    /// Passes an early packet without an acknowledgment request to the responder. Polls no
+    /// response.
     fn hand_in_early(&mut self, psn: u32, body: Body, payload_len: u32) {
         let mut packet = self.bench.packet(body, payload_len);
         (packet.bth.psn, packet.bth.ack_req) = (Psn::new(psn), false);

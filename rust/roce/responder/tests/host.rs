@@ -20,7 +20,7 @@ use crate::wr::{AtomicOp, FlushKind, LocalOp, RecvSlot, RecvWr, SendSlot, SendWr
 /// The key of the host's memory.
 pub(super) const RKEY: Rkey = Rkey(0x1234_5678);
 
-/// The virtual address of the first byte.
+/// The virtual address of the first byte of that memory.
 pub(super) const BASE: u64 = 0xffff_0000_0000_1000;
 
 /// An action of the engine.

@@ -48,7 +48,7 @@ fn a_packet_ahead_takes_the_place_of_no_acknowledgment() {
             Said::Ack(psn),
             Said::Nak(Psn::new(psn).next().get(), NakCode::PsnSequence),
         ];
-        // The third party's packet arrives after the peer's, or before it.
+        // A third party's packet, `ahead`, arrives after the peer's, or before it.
         for psns in [[psn, ahead], [ahead, psn]] {
             let mut bench = Bench::starting(QpKind::Rc, psn);
             for psn in psns {
@@ -74,7 +74,8 @@ fn an_unsent_nak_is_dropped_when_the_gap_is_filled() {
         for ahead in [1, 3, 2] {
             bench.pass_at(at(ahead), write_only(0, 8), 8);
         }
-        // All dropped packets arrive again before the NAK is sent, and request no acknowledgment.
+        // The missing packet and the dropped ones arrive before the NAK is sent. None requests an
+        // acknowledgment.
         for n in 0..4 {
             let mut packet = bench.packet(write_only(0, 8), 8);
             packet.bth.psn = at(n);

@@ -84,7 +84,7 @@ fn packets_after_one_without_resident_memory_are_dropped_with_it() {
 }
 
 #[test]
-fn unconnected_faults_only_drop() {
+fn faults_on_uc_only_drop_packets() {
     let mut bench = Bench::new(QpKind::Uc);
     bench.pass(send_only(), 8);
     bench.pass(send_only(), 1025);

@@ -4,9 +4,9 @@
 //! §12.6).
 //!
 //! For such a time ib_core keeps a message that waits for a response, and one of the few places for
-//! such messages (`cm_alloc_msg()`, cm.c; `mad_is_for_backlog()`, mad.c), or the state of an ended
-//! connection (`cm_enter_timewait()`, cm.c). Each time is a number of five bits, `t`, that stands
-//! for 4.096 µs · 2^t, so for up to 2.4 hours.
+//! such messages (`cm_alloc_priv_msg()`, cm.c; `mad_is_for_backlog()`, mad.c), or the state of an
+//! ended connection (`cm_enter_timewait()`, cm.c). Each time is a number of five bits, `t`, that
+//! stands for 4.096 µs · 2^t, so for up to 2.4 hours.
 
 use super::{MadHeader, MAD_HEADER_LEN, MAD_LEN, MRA, REP, REQ};
 
