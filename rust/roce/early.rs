@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Early packets: packets of a reliable connection that arrive before a missing one.
+//! Early packets: request packets of a reliable connection that arrive before a missing one.
 //!
 //! The engine carries out packets in the order of their PSNs. It asks its host to keep an early
 //! packet ([`EarlyPackets::keep_request`](crate::host::EarlyPackets)). Once the engine expects the
@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 use crate::psn::Psn;
 use crate::qp::Slots;
 
-/// Maximum number of PSNs by which a kept packet may be ahead of the expected one. A power of two.
+/// A kept packet is ahead of the expected one by fewer PSNs than this. A power of two.
 pub const MOST_AHEAD: u32 = 1 << 9;
 
 /// Result of the host's attempt to keep a packet.
@@ -21,7 +21,7 @@ pub enum Kept {
     Kept,
     /// The host keeps a packet with this PSN already.
     Already,
-    /// The host has no room for the packet.
+    /// The host does not keep the packet.
     Refused,
 }
 
@@ -31,11 +31,12 @@ pub enum Kept {
 ///
 /// # Invariants
 ///
-/// The packet in place `psn % MOST_AHEAD` has a PSN from `expected` to `expected` + [`MOST_AHEAD`]
-/// - 1, where `expected` is the PSN of the last call that had one.
+/// The packet with the PSN `psn` is in place `psn % MOST_AHEAD`. Its PSN is at least `expected` and
+/// less than [`MOST_AHEAD`] ahead of it.
 #[derive(Debug)]
 pub struct EarlyQueue<P, S> {
     slots: S,
+    /// PSN that the engine expected at the last call that gave one.
     expected: Psn,
     count: u32,
     packets: PhantomData<P>,
@@ -104,8 +105,8 @@ impl<P, S: Slots<Option<P>>> EarlyQueue<P, S> {
         }
     }
 
-    /// Drops the packets before `expected`. If that is far away, the connection is another one, and
-    /// all packets are dropped.
+    /// Drops the packets before `expected`. Drops all packets if `expected` has moved forward by
+    /// [`MOST_AHEAD`] or more, or has moved back, as in a new connection.
     fn advance(&mut self, expected: Psn) {
         let passed = expected.ahead_of(self.expected);
         if passed >= MOST_AHEAD {

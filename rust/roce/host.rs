@@ -2,10 +2,9 @@
 
 //! The traits by which the engine reaches its host: queues, memory, completions.
 //!
-//! The thread that runs the engine makes all calls, and has exclusive access to the engine. No
-//! method may sleep, and none may call back into the engine. "The payload" is that of the packet
-//! that the engine handles at the moment. The host keeps it, and the engine names only its
-//! destination.
+//! The engine makes all calls while its caller has exclusive access to it. No method may sleep, and
+//! none may call back into the engine. "The payload" is that of the packet that the engine handles
+//! at the moment. The host keeps it, and the engine names only its destination.
 
 use crate::early::Kept;
 use crate::ids::{Rkey, Srqn};
@@ -199,8 +198,8 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<(), AccessFault>;
 
-    /// Copies the payload to `va`. Checks key, range and permission again, since they may have been
-    /// revoked after the first packet of the message.
+    /// Copies the payload to `va`. Checks key, range and permission: they may have been revoked
+    /// after [`Self::check_remote`], which the engine doesn't call for every message.
     ///
     /// # Errors
     ///
@@ -221,7 +220,7 @@ pub trait Memory {
     /// Returns any [`AccessFault`].
     fn atomic_write_remote(&mut self, rkey: Rkey, va: u64) -> Result<(), AccessFault>;
 
-    /// Makes a range durable or visible, as `kind` says.
+    /// Makes a range or a whole region durable or visible, as `kind` says.
     ///
     /// # Errors
     ///
@@ -250,7 +249,7 @@ pub trait Memory {
 pub trait EarlyPackets {
     /// Keeps the request packet that the engine handles at the moment, until the engine expects its
     /// `psn`. Then the host passes it to the engine again, before any other request packet. The
-    /// engine expects `expected` now.
+    /// engine expects `expected` now. The host may drop a kept packet at any time.
     fn keep_request(&mut self, _expected: Psn, _psn: Psn) -> Kept {
         Kept::Refused
     }
@@ -297,11 +296,11 @@ pub enum Count {
     OutOfSeqRequest,
     /// Request packets ahead of the expected PSN that the host keeps.
     EarlyRequest,
-    /// Received RNR NAKs, except those that arrive while the requester waits for an earlier one.
+    /// Received RNR NAKs, except those that arrive during the wait that an earlier one requested.
     RcvdRnrErr,
     /// Sent RNR NAKs.
     SendRnrErr,
-    /// Received NAKs of the code "PSN sequence error".
+    /// Received NAKs of the code "PSN sequence error", except those for a gap behind early packets.
     RcvdSeqErr,
     /// Acknowledgments that were due, and that a later one replaced before they were sent.
     AckDeferred,
@@ -309,7 +308,8 @@ pub enum Count {
     RetryExceeded,
     /// Requests that failed because the RNR retries were exceeded.
     RnrRetryExceeded,
-    /// Transport retries: the requester sent again from the oldest unacknowledged packet.
+    /// Times that the requester began to send again from the oldest unacknowledged packet, because
+    /// packets or responses were lost.
     CompleterRetry,
     /// Retransmission timeouts (RTO): the requester sent its oldest unacknowledged packet again.
     Rto,

@@ -9,8 +9,9 @@
 //! The host feeds the engine with any number of calls of [`qp::Qp::handle_packet`],
 //! [`qp::Qp::handle_timeout`] and [`qp::Qp::modify`]. After these calls, and after it posted work,
 //! it calls [`qp::Qp::poll_transmit`] until that returns `None`. Then it calls
-//! [`qp::Qp::poll_timeout`], which returns the latest time of the next call. A host that stops
-//! polling before the `None` calls [`qp::Qp::begin_run`] before it polls again.
+//! [`qp::Qp::poll_timeout`], which returns the time by which the host must call
+//! [`qp::Qp::handle_timeout`] and [`qp::Qp::poll_transmit`]. A host that stops polling before the
+//! `None` calls [`qp::Qp::begin_run`] before it polls again.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -200,7 +200,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns whether lost requests are sent again: there is a timer and retries.
+    /// Returns whether the QP has a timer and retries, so that it sends lost requests again.
     #[inline]
     pub fn retries_losses(&self) -> bool {
         self.timeout != 0 && self.retry_cnt != 0

@@ -111,8 +111,8 @@ pub struct Qp<W: Slots<SendWqe>, R: Slots<Replay>> {
     next_side: Side,
     /// Number of steps without a packet that are left in this run.
     allowance: Allowance,
-    /// Work is left that needs no packet and no timer: the last poll or flush stopped because the
-    /// allowance was spent, or the QP has just entered an error state.
+    /// Work is left that need not wait: the last poll or flush stopped because the allowance was
+    /// spent, or the QP has just entered an error state.
     backlog: bool,
     /// The time without transmissions after the host dropped a packet.
     pause: Pause,
@@ -199,7 +199,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
 
     /// Processes a received packet. The host keeps its payload, if any, until this returns.
     pub fn handle_packet<H: Host>(&mut self, now: Instant, packet: &Packet, host: &mut H) {
-        // The engine has no rate control on which a congestion notification could act.
+        // A congestion notification has no effect: the engine has no rate to lower.
         if packet.body == Body::Cnp {
             return;
         }
@@ -233,9 +233,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     /// of the whole train until this returns.
     ///
     /// Returns `false` if the QP can't process the train as one. The host then passes the packets
-    /// ([`Train::packet`]) to [`Self::handle_packet`]. Until then bytes may have been written to
-    /// the memory into which the packets' payload goes. A receive WQE may have been taken for the
-    /// message of the train.
+    /// ([`Train::packet`]) to [`Self::handle_packet`]. Before that, bytes may have been written to
+    /// the memory into which the packets' payload goes, and a receive WQE may have been taken for
+    /// the message of the train.
     pub fn handle_train<H: Host>(&mut self, now: Instant, train: &Train, host: &mut H) -> bool {
         let context = &self.context;
         if self.check(&train.packet).is_err() || train.mtu != context.settings.path_mtu {
@@ -309,8 +309,8 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
     }
 
     /// Works as [`Self::poll_transmit`], but returns a train of up to as many packets as `limits`
-    /// says. The packets are those that as many calls of [`Self::poll_transmit`] return. In ERR no
-    /// train is longer than 1.
+    /// says. If both responses and requests are due, they alternate by trains. In ERR no train is
+    /// longer than 1.
     pub fn poll_train<H: Host>(
         &mut self,
         now: Instant,

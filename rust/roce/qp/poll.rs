@@ -11,8 +11,8 @@ use crate::time::Instant;
 use crate::transmit::{TrainLimits, Transmit};
 
 impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
-    /// Polls the sides, or flushes, as the state requires. Stores a train in `next`, which is
-    /// `None`, as all functions below do.
+    /// Polls the sides, or flushes, as the state requires. In this and all functions below, `next`
+    /// is `None` at the call, and receives the train to send.
     pub(super) fn poll_next<H: Host>(
         &mut self,
         next: &mut Option<Transmit>,
@@ -38,9 +38,9 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if !may_send {
             return;
         }
-        // In ERR: sends the answers that were due before the NAK that broke the QP, and that NAK.
-        // The host must read the memory of each now, because the owner will use it for something
-        // else.
+        // In ERR: sends the answers that are due, and then the NAK of the request that broke the
+        // QP. The host must read the memory of each answer now, because the owner will use it for
+        // something else.
         let limit = if self.flushes() { 1 } else { limits.responses };
         self.responder
             .poll_transmit(next, limit, &self.context, host);

@@ -19,7 +19,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.context.settings.path_mtu
     }
 
-    /// Returns whether the QP sends lost requests again: it has a timer and retries.
+    /// Returns whether the QP has a timer and retries, so that it sends lost requests again.
     #[inline]
     pub fn retries_losses(&self) -> bool {
         self.context.settings.retries_losses()
@@ -42,12 +42,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.context.config.kind.is_reliable()
     }
 
-    /// Returns whether data can be lost if the next packet overtakes an earlier one. It may return
-    /// `true` although nothing can be lost.
+    /// Returns whether a peer may drop a packet if the next packet overtakes an earlier one. It may
+    /// return `true` although no packet would be dropped.
     ///
-    /// A reliable QP loses nothing if all of its requests are acknowledged and it has answered no
-    /// READ, atomic, ATOMIC WRITE or FLUSH. An acknowledgment may arrive after a later one, which
-    /// covers it, and before or after any request.
+    /// No packet of a reliable QP is dropped if all of its requests are acknowledged and it has
+    /// answered no READ, atomic, ATOMIC WRITE or FLUSH. An acknowledgment may arrive after a later
+    /// one, which covers it, and before or after any request.
     pub fn needs_order(&self) -> bool {
         !self.is_reliable() || !self.requester.is_drained() || self.responder.remembers_answers()
     }

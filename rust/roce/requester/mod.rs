@@ -47,7 +47,7 @@ pub use wqe::SendWqe;
 /// Result of a poll of the requester.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// The caller's place has the next packet to send.
+    /// `next`, the caller's storage, has the train to send.
     Send,
     /// There is nothing to do now.
     Idle,
@@ -135,18 +135,18 @@ pub struct Requester<W> {
     counted: Psn,
     /// An implausible fatal NAK or response, which may be forged.
     challenge: Option<Challenge>,
-    /// A response implied that the packet `una`, or the response to it, was lost, and the packet
-    /// was sent again, or it was sent again after an RTO. Further hints may stem from the same
-    /// loss. So only the timer and the RTO resend now, until the responder makes progress or sends
-    /// an RNR NAK.
+    /// The packet `una` was sent again, after a response that implied a loss or after an RTO.
+    /// Further hints may stem from the same loss. So they resend nothing, except the packets of
+    /// later gaps and a packet that was lost again ([`Self::is_lost_again`]). This ends when the
+    /// responder makes progress or sends an RNR NAK, or when the acknowledgment timer expires.
     hinted: bool,
-    /// The requester sends only the packets before this one again, since the responder keeps those
-    /// after it. `None` if no gap is being filled.
+    /// One past the gap that is being filled: only packets before it are sent again. `None` if no
+    /// gap is being filled.
     past_gap: Option<Psn>,
-    /// The reserved bits of requests: whether this requester fills gaps, and the cookie with which
-    /// the responder keeps early packets. The cookie is 0 if the responder hasn't told any.
+    /// The reserved bits of requests: whether this requester fills gaps, and the cookie without
+    /// which the responder keeps no early packet. The cookie is 0 if the responder has sent none.
     reserved: Reserved,
-    /// Later gaps, to be filled after this one.
+    /// Gaps to be filled after the one before `past_gap`.
     later: LaterGaps,
     /// Number of packets of later gaps since the last progress. A limit bounds the work that a peer
     /// causes.
@@ -321,7 +321,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.end_slow_start();
     }
 
-    /// Returns the limit of packets in flight after the recovery from losses.
+    /// Returns the limit of packets in flight that counts once the recovery from a gap has ended.
     #[cfg(test)]
     pub(crate) fn limit_after_recovery(&self) -> u32 {
         self.retry.limit_after_recovery()

@@ -4,8 +4,8 @@
 //!
 //! A NAK from a responder that keeps early packets says how many packets are missing
 //! ([`GapReport`](crate::wire::packet::GapReport)). The cursor moves back to the oldest of them.
-//! Behind the last of them it moves to the packets that were not sent before. If a packet is lost
-//! again, a later NAK for it has it sent once more; without one the RTO ends.
+//! Behind the last of them it moves to the next gap, or else to the packets that were not sent
+//! before. If a packet is lost again, a later NAK or the RTO has it sent once more.
 
 use super::retry::Loss;
 use super::wqe::SendWqe;
@@ -71,8 +71,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return self.resend_on_hint(Loss::Unknown, now, context, host);
         }
         let was_hinted = self.hinted;
-        // The loss of packets that were in flight when the limit last shrank is the same
-        // congestion.
+        // Packets that were in flight when the limit last shrank were lost in the same congestion.
         let is_known = self.shrunk.is_some_and(|sent| self.una.before(sent));
         let loss = match is_known {
             true => Loss::Known,
@@ -92,8 +91,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         outcome
     }
 
-    /// Counts packets that the responder keeps behind the gap, beyond the `kept` ones: it sends a
-    /// NAK for each early packet that requests an acknowledgment.
+    /// Adds to `kept` the number of packets that one NAK stands for: the responder sends a NAK for
+    /// each early packet that requests an acknowledgment.
     fn count_kept(&mut self, kept: u32) {
         let most = MOST_AHEAD.saturating_sub(self.retry.limit());
         self.kept = kept.saturating_add(self.retry.ask_every()).min(most);
@@ -106,9 +105,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.filled_at = Some((self.una, now));
     }
 
-    /// Returns whether a NAK says that the packet that was sent again to fill a gap is missing,
-    /// too: more than a round-trip time has passed since then. This spends no retry. The
-    /// acknowledgment timer runs meanwhile.
+    /// Returns whether a NAK reports that a packet which filled a gap was lost, too: more than a
+    /// round-trip time has passed since the packet was sent again. Sending it once more spends no
+    /// retry, and does not restart the acknowledgment timer.
     fn is_lost_again(&self, missing: u32, now: Instant) -> bool {
         let filled = self.filled_at.filter(|(psn, _)| *psn == self.una);
         missing != 0
@@ -123,8 +122,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.past_gap.is_some() || self.is_behind_sent()
     }
 
-    /// Handles a NAK of a later gap: `missing` packets from `psn` on. They are sent again once the
-    /// earlier gaps are filled.
+    /// Handles a NAK of a later gap: `missing` packets from `psn` on. They are sent again after
+    /// those of earlier gaps.
     pub(super) fn fill_later_gap(&mut self, psn: Psn, missing: u8) {
         let may_fill = self.may_skip_kept() && !self.retry.waits() && !self.retry.sends_oldest();
         if missing == 0 || self.reads.requests != 0 || !may_fill || !self.una.before(psn) {
@@ -148,7 +147,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
     }
 
-    /// Counts the requests for a response of the packets that are not sent again.
+    /// Restores `asked`, because the packets that are not sent again have requested responses.
     pub(super) fn restore_asked(&mut self) {
         if self.asked.before(self.asked_first) {
             self.asked = self.asked_first;

@@ -14,11 +14,11 @@ const MOST_IN_FLIGHT: u32 = 512;
 /// That limit of a new connection. It grows by one per arrived packet until a packet is lost (slow
 /// start, RFC 5681).
 const FIRST_IN_FLIGHT: u32 = 64;
-/// Lower bound of that limit, on however lossy a path.
+/// Lower bound of that limit, except after an RTO.
 const LEAST_IN_FLIGHT: u32 = 4;
 /// Number of packets in queues of the network up to which a loss is no sign of congestion.
 const MOST_QUEUED: u32 = 8;
-/// Number of packets of an acknowledgment that raise the limit at most. So an acknowledgment of
+/// Maximum number of packets of one acknowledgment that raise the limit. So an acknowledgment of
 /// many packets doesn't cause as many packets to be sent at once (RFC 3465).
 const MOST_COUNTED: u32 = 16;
 /// Number of packets that may be sent at once after a gap was filled.
@@ -151,7 +151,7 @@ impl Retry {
         self.threshold = LEAST_IN_FLIGHT;
     }
 
-    /// Returns the limit of packets in flight once the limit after a gap has ended.
+    /// Returns the limit of packets in flight without that of `burst`.
     #[cfg(test)]
     pub(super) fn limit_after_recovery(&self) -> u32 {
         self.limit
@@ -159,7 +159,8 @@ impl Retry {
 
     /// Returns the largest number of packets that the requests of a READ ask for if it starts now,
     /// a power of two. It is half of the limit at most, because two READ requests may always be in
-    /// flight. During recovery after an RTO the limit that it grows to counts.
+    /// flight. During slow start the threshold counts. After an RTO the former limit counts until
+    /// the oldest packet is acknowledged.
     #[inline]
     pub(super) fn read_span(&self) -> u32 {
         let limit = self.before_rto.map_or(self.limit, |before| before.limit);
@@ -242,8 +243,8 @@ impl Retry {
     }
 
     /// Ends the RTO: only the packet `oldest` is sent again until it is acknowledged. `sent` is one
-    /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. After the
-    /// first RTO without progress, the values of the first one count.
+    /// past the newest PSN that was sent. `may_skip` is for [`RtoResult::Spurious`]. Of several
+    /// RTOs without progress between them, the values of the first one count.
     ///
     /// If the packet was lost, the limit of packets in flight then grows from one packet to half of
     /// its former value, by one per arrived packet (slow start, RFC 5681 §3.1).
@@ -374,9 +375,9 @@ impl Retry {
 
     /// Lowers the limit of packets in flight after the loss of `count` packets.
     ///
-    /// If the round-trip time shows that few packets waited in queues, the network has room for as
-    /// many packets as are in flight, and the loss has another reason than congestion (TCP Veno,
-    /// IEEE JSAC 21.2). Then the limit hardly shrinks.
+    /// If few packets were lost, and the round-trip time shows that few packets waited in queues,
+    /// the network has room for as many packets as are in flight, and the loss has another reason
+    /// than congestion (TCP Veno, IEEE JSAC 21.2). Then the limit hardly shrinks.
     pub(super) fn lower_limit_by(&mut self, count: u32) {
         let less = match self.rto.queued(self.limit) {
             Some(queued) if queued <= MOST_QUEUED && count <= FEW_LOST => self.limit >> 6,

@@ -4,9 +4,10 @@
 //! flight again, long before the Local ACK Timeout ends.
 //!
 //! The RDMA connection manager computes Local ACK Timeouts of half a second. Most losses are
-//! reported by a NAK within a round trip. No NAK reports the loss of the last packet in flight, of
-//! a packet that is sent again, or of the NAK itself. Without the RTO the connection would pause
-//! for the Local ACK Timeout in these cases.
+//! reported by a NAK within a round trip. No NAK reports the loss of the last packet in flight.
+//! Only a responder that keeps early packets also reports the loss of a packet that is sent again,
+//! and repeats a NAK. Otherwise the connection would pause for the Local ACK Timeout without the
+//! RTO.
 //!
 //! The RTO follows the measured round-trip time (RFC 6298). An RTO spends no retry: the Local ACK
 //! Timeout and the retry count decide when the requester gives up, as without the RTO.
@@ -19,7 +20,7 @@ use crate::time::{Duration, Instant};
 const LEAST_MARGIN: u64 = 1_000_000;
 /// RTO before the first measurement, in nanoseconds.
 const INITIAL: u64 = 64_000_000;
-/// Binary logarithm of the number of measurements in which the shortest round-trip time doubles.
+/// Each measurement lets the shortest round-trip time grow by 2⁻ᵃ of itself. This is a.
 const AGING: u32 = 8;
 /// Maximum number of times that the RTO is doubled.
 const MOST_DOUBLINGS: u32 = 16;
@@ -30,15 +31,15 @@ pub(super) struct Rto {
     /// Smoothed round-trip time and its mean deviation, in nanoseconds. `None` before the first
     /// measurement.
     round_trip: Option<(u64, u64)>,
-    /// Shortest round-trip time, in nanoseconds. It grows slowly, in case that the path has
-    /// changed.
+    /// Shortest round-trip time, in nanoseconds. It grows slowly, in case the path has changed.
     shortest: u64,
     /// The packet whose response is timed, and the time at which the packet was sent.
     timed: Option<(Psn, Instant)>,
     /// End of the RTO. `None` if no response is awaited.
     deadline: Option<Instant>,
-    /// Number of RTOs that have ended, and of retries, since the last measurement. Each doubles the
-    /// RTO. So the RTO exceeds a round-trip time that has grown, and that time can be measured.
+    /// Number of RTOs that have ended, and of losses of unknown extent, since the last measurement.
+    /// Each doubles the RTO. So the RTO exceeds a round-trip time that has grown, and that time can
+    /// be measured.
     ended: u32,
 }
 
@@ -82,8 +83,8 @@ impl Rto {
         self.stop();
     }
 
-    /// Records that the RTO has ended without progress, or that packets are sent again for another
-    /// reason.
+    /// Records that the RTO has ended without progress, or that packets are sent again because of a
+    /// loss of unknown extent.
     pub(super) fn end(&mut self) {
         self.ended = self.ended.saturating_add(1).min(MOST_DOUBLINGS);
         self.suspend();

@@ -22,7 +22,7 @@ pub(super) struct Marks {
     pub(super) asks: bool,
     /// The packet was sent before.
     pub(super) again: bool,
-    /// The reserved bits of the packet, except that of READ requests.
+    /// The reserved bits of the packet. [`build`] adds `repeats_reads`.
     pub(super) reserved: Reserved,
 }
 

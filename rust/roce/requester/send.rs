@@ -177,8 +177,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// packet may be sent.
     ///
     /// A READ, atomic, ATOMIC WRITE or FLUSH needs room in `max_rd_atomic` and for its response
-    /// packets. Other requests need room among the packets in flight. So the packets in flight are
-    /// never more than a few times the limit, besides the responses to [`LEAST_READS`] READs.
+    /// packets. Other requests need room among the packets in flight, whose limit also grows by the
+    /// packets that the responder keeps behind a gap.
     #[inline]
     pub(super) fn has_room(&self, wqe: &SendWqe, index: u32, context: &Context) -> bool {
         if !context.config.kind.is_reliable() || wqe.is_local() {

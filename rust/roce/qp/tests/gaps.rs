@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of a QP that doesn't recover from losses as only rrxe hosts do.
+//! A test of a QP without [`Config::fills_gaps`](crate::qp::Config::fills_gaps).
 
 use super::*;
 use crate::transmit::Transmit;

@@ -34,7 +34,7 @@ fn local_drops_are_sent_again_without_a_retry() {
 }
 
 #[test]
-fn a_dropped_read_is_not_in_flight() {
+fn a_dropped_atomic_is_not_in_flight() {
     let mut bench = Bench::new();
     for _ in 0..5 {
         bench.post(ADD, 8);
@@ -46,7 +46,7 @@ fn a_dropped_read_is_not_in_flight() {
         let next = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
         assert_eq!(next.packet.bth.psn, psn(dropped));
     }
-    assert_eq!(bench.psns(), [], "four credits");
+    assert_eq!(bench.psns(), [], "max_rd_atomic is 4");
     bench.respond(0, Body::AtomicAck(DONE, 1), 0);
     assert_eq!(bench.psns(), [4]);
 }

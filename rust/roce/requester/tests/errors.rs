@@ -374,7 +374,7 @@ fn a_lost_challenge_is_sent_again() {
 
 #[test]
 fn a_challenge_outlasts_a_wait_for_a_receive() {
-    // The NAK arrives before the wait, and in it. The longest wait, 655 ms, is ten timeouts.
+    // The NAK arrives before or during the wait. The longest wait, 655 ms, is nearly ten timeouts.
     for waits_before in [false, true] {
         let mut bench = Bench::new();
         for _ in 0..3 {
@@ -610,7 +610,7 @@ fn a_receive_posted_meanwhile_costs_no_transport_retry() {
 }
 
 #[test]
-fn a_read_before_a_packet_without_payload_is_still_waited_for() {
+fn a_read_before_a_request_with_an_unreadable_source_is_still_awaited() {
     let mut bench = Bench::new();
     bench.post(READ, 8);
     bench.post(SEND, 8);
