@@ -6,7 +6,7 @@
  * A mark is the instruction `nopl MARK + n(%rax)`, which does nothing (mark.rs of rrxe-bench
  * executes it). Mark 0 sets all counts to 0. Mark n appends the counts to a file, after a line
  * `mark n`, with a line for each block that ran: its address in hexadecimal, its number of
- * instructions, how often it ran, and its kind. The counts continue, so that marks may be nested.
+ * instructions, how often it ran, and its kind. The counts continue until the next mark 0.
  *
  * With -icount, each iteration of a repeated string instruction ends a block and counts as one
  * instruction. The kind of a block is `m` if it ends with `rep movs`, `s` if it ends with

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits on the number of objects of a kind.
+//! Limits on numbers of objects, calls or bytes.
 //!
 //! ib_core counts nothing against the limits that a device reports (`struct ib_device_attr`).
 
@@ -43,8 +43,7 @@ impl Remaining {
     }
 }
 
-/// A limit on the number of objects that are not in a [`crate::support::table::Table`], which has a
-/// limit of its own.
+/// A limit of a device, a user or a memory cgroup on a number of objects, calls or bytes.
 pub struct Quota(Remaining);
 
 impl Quota {

@@ -6,9 +6,9 @@
 //! A system call of the process creates the first thread, and each thread creates further ones. So
 //! their CPU time, memory and block I/O are charged to the cgroups of the process. A thread has the
 //! credentials, the CPU affinity and the NUMA policy that its creator had at the time of creation.
-//! Later changes to other threads of the process do not affect it. A signal that stops, freezes or
-//! kills the process does the same to the thread. The thread holds no files of the process. So the
-//! files are closed when the process ends, although the thread still exists.
+//! Later changes to other threads of the process do not affect it. When the process is stopped,
+//! frozen or killed, so is the thread. The thread holds no files of the process. So the files are
+//! closed when the process ends, although the thread still exists.
 //!
 //! The thread never returns to user space. Work that the kernel defers until then
 //! (`resume_user_mode_work()`) is not done, except task work. `blkcg_maybe_throttle_current()`

@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn queues_copy_no_packet_of_this_host() -> Result {
         let payload = KVec::from_elem(2_u8, 4096, GFP_KERNEL)?;
-        // Lengths at both ends of a size class of the allocator.
+        // Most of these lengths just exceed a size class of the allocator: `truesize` is more than
+        // twice the length plus `OVERHEAD`.
         for length in [1, 80, 593, 639, 1617, 1663, 3665, 3711, 4096] {
             let mut skb = TxSkb::new_decoded(length).ok_or(ENOMEM)?;
             skb.put(payload.get(..length).ok_or(EINVAL)?)?;

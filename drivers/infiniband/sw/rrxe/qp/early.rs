@@ -3,10 +3,11 @@
 //! Request packets that arrived before a missing one (`roce::early`). A QP keeps them until the
 //! missing packet arrives, so that the peer need not send them again.
 //!
-//! A peer can make a QP keep packets, and so can a forger who has found out the QP's cookie. So the
-//! packets count in the limits of the QP's payer and network namespace, which leave memory to the
-//! inboxes (`has_room_to_keep()`, `rust/rdma/net/skb/backlog.rs`). The engine drops the packets if
-//! none of the missing packets arrives for a second.
+//! A packet is kept only if it has the QP's cookie, a random number that acknowledgments tell the
+//! peer. A peer can make a QP keep packets, and so can a forger who has found out the cookie. So
+//! the packets count in the limits of the QP's payer and network namespace, which leave memory to
+//! the inboxes (`has_room_to_keep()`, `rust/rdma/net/skb/backlog.rs`). The engine drops the packets
+//! if none of the missing packets arrives for a second.
 
 use kernel::prelude::*;
 use rdma::net::skb::{Discard, HeldPackets, HeldSkb, SkbQueue};
@@ -34,8 +35,9 @@ pub(crate) struct EarlyRequests {
 }
 
 impl EarlyRequests {
-    /// Returns whether a packet with the PSN of `packet` is or can be kept while `expected` is
-    /// expected. If it can, the caller passes it to [`Self::keep`]. Any context up to softirq.
+    /// Returns whether a packet with the PSN of `packet` is kept already, or can be kept. If it
+    /// can, the caller passes it to [`Self::keep`]. `expected` is the PSN that the engine expects.
+    /// Any context up to softirq.
     #[cold]
     pub(super) fn check(&mut self, inbox: &SkbQueue, expected: Psn, packet: &RxPacket) -> Kept {
         let psn = packet.packet.bth.psn;
@@ -55,7 +57,7 @@ impl EarlyRequests {
 
     /// Takes a packet from its place, and keeps it after [`Self::check`] has returned
     /// [`Kept::Kept`]. If there is no memory for a copy, the packet is dropped and counted in
-    /// `drops`, and the peer sends it again after a retransmission timeout.
+    /// `drops`. The engine reports it missing by a NAK.
     #[cold]
     pub(super) fn keep(&mut self, place: &mut Option<RxPacket>, drops: &Drops) {
         let (Some(packets), Some(packet)) = (&mut self.packets, place.take()) else {
@@ -99,7 +101,8 @@ impl EarlyRequests {
         place.is_some()
     }
 
-    /// Returns the PSN of the first packet from `start` on while `expected` is expected.
+    /// Returns the PSN of the first kept packet from `start` on. `expected` is the PSN that the
+    /// engine expects.
     pub(super) fn first(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
         self.packets.as_mut()?.queue.first(expected, start)
     }
