@@ -372,7 +372,7 @@ MUTANTS = [
      "            self.unasked = ASK_EVERY;",
      "            self.unasked = 0;",
      "local_drops_are_sent_again_without_a_retry"),
-    ("a packet that the host dropped is taken for lost", "requester/mod.rs",
+    ("a packet that the host dropped is taken for sent", "requester/mod.rs",
      "        self.cursor = Cursor { wqe: at, packet };\n        self.probes = true;",
      "        self.probes = true;"),
     ("an atomic that the host dropped stays in flight", "requester/mod.rs",
@@ -489,7 +489,7 @@ MUTANTS = [
     ("READs in flight are forgotten after a spurious RTO", "requester/mod.rs",
      "let may_skip = self.reads.requests == 0 && ",
      "let may_skip = "),
-    ("READ requests stay long after losses", "requester/retry.rs",
+    ("losses do not shorten READ requests", "requester/retry.rs",
      "let most = (limit.max(self.threshold) >> 1)",
      "let most = ({ let _ = limit; MOST_IN_FLIGHT } >> 1)",
      "losses_shorten_later_read_requests"),
@@ -575,7 +575,7 @@ def judge(at, mutant):
     finally:
         path.write_text(source)
     if not caught:
-        return False, f"survives {SEEDS} seeds"
+        return False, f"survives {SEEDS} seeds or {RUN_SECONDS} seconds"
     return True, f"seed {caught[1]}: {caught[2][:150]}"
 
 

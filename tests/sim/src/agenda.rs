@@ -30,7 +30,7 @@ pub(crate) enum Event {
     Poll(usize),
     App(usize),
     Chaos(Chaos),
-    /// A pair with a broken end establishes a new connection.
+    /// A pair establishes a new connection, since an end broke, was reset or was destroyed.
     Recover(usize),
     /// A delayed transition of an end from RTR to RTS.
     Ready(usize, u32),

@@ -168,7 +168,7 @@ fn sequence(side: &mut Side, ext: u64, missing: u8) -> Check {
     Ok(())
 }
 
-/// Returns what a sequence NAK says of the missing packets.
+/// Returns the gap that a sequence NAK reports.
 fn report(packet: &Packet) -> GapReport {
     GapReport::decode(packet.bth.reserved.extension())
 }

@@ -32,7 +32,7 @@ impl World {
             return Ok(());
         };
         let before = this.side.completed;
-        let known = self.moves(end);
+        let known = self.visible_state(end);
         self.trace
             .line(self.now, || format!("end {end} <- forged {forged:?}"));
         let answer = self.call(end, payload, |qp, now, host| {
@@ -41,16 +41,16 @@ impl World {
         });
         self.settle_quietly(end, before)?;
         match answer {
-            Some(None) if self.moves(end) == known => Ok(()),
+            Some(None) if self.visible_state(end) == known => Ok(()),
             answer => Err(format!(
                 "end {end}: the forged {forged:?} was answered by {answer:?} or moved {known} to {}",
-                self.moves(end)
+                self.visible_state(end)
             )),
         }
     }
 
     /// Returns the state that a packet may change, as text.
-    fn moves(&self, end: usize) -> String {
+    fn visible_state(&self, end: usize) -> String {
         let End { side, qp, .. } = &self.ends[end];
         let attrs = qp.as_ref().map(|qp| (qp.attrs(), qp.poll_timeout()));
         format!(

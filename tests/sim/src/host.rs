@@ -79,7 +79,7 @@ impl SendQueue for SimHost<'_> {
             return Err(WcStatus::GeneralErr);
         };
         match self.side.messages[index].fault {
-            LocalFault::Unchecked => Err(WcStatus::LocProtErr),
+            LocalFault::Missing => Err(WcStatus::LocProtErr),
             _ => Ok(()),
         }
     }

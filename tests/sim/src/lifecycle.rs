@@ -76,7 +76,7 @@ impl World {
         for end in ends {
             let epoch = self.ends[end].side.epoch;
             let delay = if self.rng.chance(200) {
-                self.rng.below(2 * self.swarm.rto())
+                self.rng.below(2 * self.swarm.ack_timeout())
             } else {
                 0
             };
@@ -135,7 +135,7 @@ impl World {
     pub(crate) fn plan_recovery(&mut self, pair: usize) {
         if !self.recovering[pair] {
             self.recovering[pair] = true;
-            let wait = self.rng.below(6 * self.swarm.rto());
+            let wait = self.rng.below(6 * self.swarm.ack_timeout());
             self.agenda.at(self.now + wait, Event::Recover(pair));
         }
     }
@@ -233,7 +233,7 @@ impl World {
             Chaos::BadModify if alive => self.bad_modify(end),
             Chaos::Blackhole => {
                 self.blackhole = Some(end % 2);
-                let until = self.now + self.rng.below(24 * self.swarm.rto());
+                let until = self.now + self.rng.below(24 * self.swarm.ack_timeout());
                 self.faults_until = self.faults_until.max(until);
                 self.agenda.at(until, Event::BlackholeEnds);
                 Ok(())
@@ -274,7 +274,7 @@ impl World {
         });
         let epoch = side.epoch;
         self.modify(end, &attrs)?;
-        let wait = self.rng.range(1, self.swarm.rto());
+        let wait = self.rng.range(1, self.swarm.ack_timeout());
         self.agenda.at(self.now + wait, Event::Undrain(end, epoch));
         self.soon(end)
     }
@@ -290,7 +290,7 @@ impl World {
         };
         let back = to(QpState::Rts);
         if qp.attrs().sq_draining {
-            let again = self.now + self.swarm.rto() / 2;
+            let again = self.now + self.swarm.ack_timeout() / 2;
             self.agenda.at(again, Event::Undrain(end, epoch));
             return match self.call(end, &[], |qp, now, host| qp.modify(now, &back, host)) {
                 Some(Err(ModifyError::Draining)) => Ok(()),

@@ -4,9 +4,11 @@
 //! oracle that knows at every step which actions are allowed.
 //!
 //! One seed determines everything: sizes, operations, faults and their times. Each packet passes
-//! through the engine's codec, with its ICRC. The oracle ([`requester`], [`responder`],
-//! [`answers`]) keeps a model of both directions of each connection, and a shadow copy of all
-//! memory. The model forecasts the effects of each packet.
+//! through the engine's codec, with its ICRC. The oracle ([`requester`], [`responses`],
+//! [`responder`], [`answers`]) keeps a model of both directions of each connection, and a shadow
+//! copy of all memory. The model forecasts the effects of each packet.
+//!
+//! The mode `--goodput` ([`goodput`]) has neither codec nor oracle: it measures.
 
 mod agenda;
 mod answers;

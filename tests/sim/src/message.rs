@@ -17,8 +17,9 @@ pub(crate) enum LocalFault {
     None,
     /// The host refuses the work request when it is taken.
     Malformed(WcStatus),
-    /// The host reports the memory as missing when the engine checks it.
-    Unchecked,
+    /// The host reports the memory as missing when the engine checks it, or else when the host
+    /// moves the bytes.
+    Missing,
     /// The host reports the memory as missing only when it moves the bytes.
     Late,
     /// A local operation that fails with this status.

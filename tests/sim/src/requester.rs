@@ -29,7 +29,7 @@ pub(crate) fn rnr_delay(code: u8) -> u64 {
 }
 
 /// Returns the number of nanoseconds after which a packet counts as lost: the timeout. For a short
-/// timeout, it is as much as IBTA 1.x §9.7.6.1.3 allows, up to 4 ms.
+/// timeout, it is as much as IBTA 1.x §9.7.6.1.3 allows, up to 4.2 ms.
 pub(crate) fn ack_timeout(exponent: u8) -> u64 {
     let least = 4096u64 << exponent;
     least.max((4 * least).min(4096 << 10))
@@ -85,7 +85,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     if side.tx.past_gap.is_some_and(|past| past <= next) {
         side.tx.may_skip = true;
     }
-    // A NAK that reports again what it has reported before doesn't restart the timer.
+    // A NAK that reports the same gap as an earlier one doesn't restart the timer.
     let fills = side.tx.past_gap.is_some() || !side.tx.later_gaps.is_empty();
     let repeats = fills && transmit.retransmission;
     let again = repeats || (ext == side.tx.una && side.tx.muddled);
@@ -323,7 +323,7 @@ fn check_first(side: &Side, ext: u64, index: usize) -> Check {
     let early = match message.fault {
         LocalFault::Malformed(_) => true,
         // The buffer of a READ with one response packet is checked when that packet arrives.
-        LocalFault::Unchecked => !message.is_read() || message.packets > 1,
+        LocalFault::Missing => !message.is_read() || message.packets > 1,
         _ => false,
     };
     if early {
@@ -464,7 +464,7 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
     let local = match message.fault {
         LocalFault::None => false,
         LocalFault::Malformed(cause) | LocalFault::Refused(cause) => cause == status,
-        LocalFault::Unchecked | LocalFault::Late => status == WcStatus::LocProtErr,
+        LocalFault::Missing | LocalFault::Late => status == WcStatus::LocProtErr,
     };
     if local {
         return Ok(());

@@ -188,8 +188,8 @@ impl Reference<'_> {
         }
     }
 
-    /// Executes the expected packet. `gap` is the gap before it arrived. Returns `false` if the
-    /// packet counts as lost.
+    /// Executes the expected packet. `gap` is the value of `rx.gap` before the packet arrived.
+    /// Returns `false` if the packet counts as lost.
     fn execute(&mut self, index: usize, ext: u64, gap: Gap, effects: &mut Vec<Effect>) -> bool {
         let message = self.peer.messages[index].clone();
         let segment = ext - message.first;
@@ -229,7 +229,7 @@ impl Reference<'_> {
             });
         }
         if matches!(gap, Gap::Seen(newest) if newest >= rx.epsn) {
-            // Packets that came after the gap were dropped, and some of them are still missing.
+            // The early packet `newest` is not executed yet, so the NAK may still be sent.
             rx.gap = gap;
         }
         if last || message.is_read() {

@@ -99,8 +99,8 @@ fn msn(packet: &Packet) -> Option<u32> {
     }
 }
 
-/// Records an implausible response, which may be forged. The request continues. It fails with
-/// `BadRespErr` only when all retries are spent.
+/// Records an implausible response, which may be forged. The request continues. It fails only when
+/// all retries are spent.
 fn doubt(side: &mut Side, ext: u64) {
     let tx = &mut side.tx;
     tx.doubted = tx.doubted.or(Some(ext));

@@ -78,7 +78,8 @@ pub(crate) struct Tx {
     pub(crate) sent: u64,
     /// One past the number that was sent last, or `una` if that is higher.
     pub(crate) cursor: u64,
-    /// Time of the last transmission of each number, except those after a possible RTO.
+    /// Time of the last transmission of each number, except transmissions that may not have
+    /// restarted the acknowledgment timer.
     pub(crate) sent_at: Vec<u64>,
     /// Number of times that `una` was sent: since it became the oldest, and at most once before.
     pub(crate) tries: u32,
@@ -93,10 +94,11 @@ pub(crate) struct Tx {
     /// The requester may have gone back last because of a retransmission timeout (RTO), which
     /// spends no retry.
     pub(crate) may_be_rto: bool,
-    /// After an RTO, a packet behind the oldest was acknowledged, too. So the requester need not
-    /// send the packets again that it had sent before the RTO.
+    /// The requester may skip the packets that were sent before: it has filled a gap, or a packet
+    /// behind the oldest was acknowledged after an RTO.
     pub(crate) may_skip: bool,
-    /// Number of RNR NAKs since `una` became the oldest, at most one for each time it was sent.
+    /// Number of RNR NAKs with a plausible MSN since `una` became the oldest, at most one for each
+    /// time it was sent.
     pub(crate) rnr_naks: u32,
     /// Number of RNR NAKs that arrived between the end of a wait and the next packet, because a
     /// pause delayed that packet.
@@ -112,19 +114,19 @@ pub(crate) struct Tx {
     pub(crate) refusal: Option<(NakCode, u64)>,
     /// The number that the packet being handled answers, if that response has a wrong length.
     pub(crate) malformed: Option<u64>,
-    /// The number for which a response of a wrong length arrived, without an MSN to prove it.
-    /// Cleared when the number is acknowledged.
+    /// The number for which an implausible response arrived: a READ response of a wrong length
+    /// without an MSN to prove it, or a fatal NAK with an old MSN. Cleared when the number is
+    /// acknowledged.
     pub(crate) doubted: Option<u64>,
     /// The highest MSN in a response.
     pub(crate) heard: u32,
     pub(crate) expected: Option<ExpectedStore>,
     /// A NAK reported that the packets before this one are missing. The requester sends only those
-    /// again. Then `cursor` is `sent`.
+    /// again.
     pub(crate) past_gap: Option<u64>,
     /// The later gaps that NAKs reported. The requester may send their packets again.
     pub(crate) later_gaps: Vec<(u64, u64)>,
-    /// One past the number that was sent last. If the requester goes back in spite of `past_gap`,
-    /// it continues here.
+    /// One past the number that was sent last.
     pub(crate) after: u64,
     /// The host dropped the packet that was sent last.
     pub(crate) unsent: bool,
@@ -153,11 +155,12 @@ pub(crate) struct Refusal {
 pub(crate) enum Gap {
     #[default]
     None,
-    /// A packet is missing, and packets up to this one were dropped. One sequence NAK may be sent.
+    /// A packet is missing, and this is the newest early packet. One sequence NAK may be sent.
     Seen(u64),
     /// A packet found no receive. One RNR NAK may be sent.
     NotReady,
-    /// The NAK was sent. No other may follow until the expected packet arrives.
+    /// The NAK was sent. No other may follow until the expected packet arrives, or an early packet
+    /// with the cookie requests an acknowledgment.
     Said,
 }
 
@@ -181,8 +184,7 @@ pub(crate) struct Rx {
     pub(crate) past_seen: Option<u64>,
     /// The last NAK reported the packets before this one as missing.
     pub(crate) past_reported: u64,
-    /// The NAK of `gap` may also be left out, because a packet that the host had kept was lost,
-    /// since memory that it needs isn't resident.
+    /// The NAK of `gap` may be left out: a kept packet was lost, whose memory isn't resident.
     pub(crate) may_be_silent: bool,
     /// The value that early packets must have, if the peer fills gaps.
     pub(crate) cookie: u16,

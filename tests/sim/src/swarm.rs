@@ -256,7 +256,7 @@ impl Swarm {
 
     /// Returns the acknowledgment timeout in nanoseconds, or a substitute for it if the timer is
     /// disabled.
-    pub(crate) fn rto(&self) -> u64 {
+    pub(crate) fn ack_timeout(&self) -> u64 {
         match self.timeout {
             0 => 4096 << 9,
             exponent => crate::requester::ack_timeout(exponent),

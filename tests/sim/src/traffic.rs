@@ -66,7 +66,7 @@ impl World {
         let due = self.ends[end].qp.as_ref().and_then(|qp| qp.poll_timeout());
         let idle = due.is_none_or(|due| due.0 > now);
         let paused = self.ends[end].side.paused.0 > now;
-        let rto = self.ends[end].side.profile.timeout;
+        let timeout = self.ends[end].side.profile.timeout;
         let side = &self.ends[end].side;
         if idle && !paused {
             if let Some(refusal) = side.rx.refusal.as_ref().filter(|refusal| !refusal.sent) {
@@ -88,7 +88,7 @@ impl World {
                 .iter()
                 .any(|message| message.wants_response() && message.first < tx.cursor);
             // If the last posted message is unsignaled, nothing waits for its acknowledgment.
-            let lingers = rto != 0
+            let lingers = timeout != 0
                 && tx.drain_at.is_none()
                 && side.taken == side.messages.len()
                 && side
@@ -104,7 +104,7 @@ impl World {
                     tx.unasked
                 ));
             }
-            if side.sends() && tx.una < tx.sent && rto != 0 && due.is_none() {
+            if side.sends() && tx.una < tx.sent && timeout != 0 && due.is_none() {
                 return Err(format!(
                     "end {end}: packet {} is in flight without a timer",
                     tx.una

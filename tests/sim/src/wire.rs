@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Real datagrams: each packet passes through the codec and the ICRC in both directions.
+//! Datagrams: each packet is encoded with its ICRC when it is sent, and decoded when it arrives.
 
 use roce::wire::icrc::Icrc;
 use roce::wire::packet::Packet;

@@ -289,7 +289,7 @@ impl Workload<'_> {
             Kind::Local => LocalFault::Refused(WcStatus::MwBindErr),
             Kind::Flush => LocalFault::None,
             _ if length == 0 => LocalFault::None,
-            _ => self.rng.pick(&[LocalFault::Unchecked, LocalFault::Late]),
+            _ => self.rng.pick(&[LocalFault::Missing, LocalFault::Late]),
         }
     }
 }

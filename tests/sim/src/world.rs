@@ -172,13 +172,13 @@ impl World {
     }
 
     /// Stops the faults when all messages are posted, but not before `faults_until`, or when that
-    /// takes too long. Returns whether all ends have drained since then or, without an
-    /// acknowledgment timer, may wait for ever.
+    /// takes too long. Returns whether all ends have drained since then, except ends that may wait
+    /// for ever.
     fn check_end(&mut self) -> Result<bool, String> {
         match self.deadline {
             None => {
                 let posted = self.ends.iter().all(|end| end.to_post == 0);
-                let overdue = self.now > self.faults_until * 4 + 40 * self.swarm.rto();
+                let overdue = self.now > self.faults_until * 4 + 40 * self.swarm.ack_timeout();
                 if (posted && self.now >= self.faults_until) || overdue {
                     self.stop_faults();
                 }
@@ -251,7 +251,7 @@ impl World {
             LONGEST_PAUSE
         };
         let spare = self.swarm.impairments.jitter + waits + pause + outstanding * round;
-        self.deadline = Some(self.now + 20 * self.swarm.rto() + spare);
+        self.deadline = Some(self.now + 20 * self.swarm.ack_timeout() + spare);
         self.trace.line(self.now, || "--- faults stopped".into());
     }
 
@@ -365,7 +365,7 @@ impl World {
         let (broken, stopped) = (side.state == QpState::Err, side.failed.is_some());
         if stopped && !self.ends[end].side.resumes {
             self.ends[end].side.resumes = true;
-            let wait = self.rng.below(4 * self.swarm.rto());
+            let wait = self.rng.below(4 * self.swarm.ack_timeout());
             let epoch = self.ends[end].side.epoch;
             self.agenda.at(self.now + wait, Event::Resume(end, epoch));
         }

@@ -105,7 +105,7 @@ impl World {
     }
 
     pub(super) fn plan_restore(&mut self, end: usize) {
-        if std::mem::replace(&mut self.ends[end].side.restored, true) {
+        if std::mem::replace(&mut self.ends[end].side.restore_due, true) {
             return;
         }
         let wait = self.rng.range(1, 20 * self.swarm.pace);
@@ -119,7 +119,7 @@ impl World {
         if side.epoch != epoch {
             return Ok(());
         }
-        side.restored = false;
+        side.restore_due = false;
         match side.state {
             QpState::Sqd | QpState::Sqe => {
                 let before = side.messages.len() - side.taken;

@@ -42,7 +42,7 @@ use crate::world::{Check, SimQp};
 use host::DatagramHost;
 use swarm::Swarm;
 
-/// Number of polls after which the seed fails because the engine still returns packets.
+/// Number of polls after which the seed fails because the engine still has work.
 const BURST: u32 = 512;
 
 /// Number of events after which a seed counts as a livelock.
@@ -65,7 +65,7 @@ enum Event {
     },
     App(usize),
     Chaos(usize),
-    /// The transition from SQD or SQE to RTS, or a new connection after ERR. Does nothing if the
+    /// The transition to RTS: directly from SQD or SQE, through RESET from ERR. Does nothing if the
     /// QP's epoch is no longer this one.
     Restore(usize, u32),
 }
@@ -137,7 +137,7 @@ struct Side {
     failure: Option<String>,
     resetting: bool,
     /// An event will bring the QP back to RTS.
-    restored: bool,
+    restore_due: bool,
     /// The status of each send completion of the current call.
     ended: Vec<WcStatus>,
 }
@@ -169,7 +169,7 @@ impl Side {
         self.effects.clear();
         self.state = QpState::Reset;
         self.epoch += 1;
-        self.restored = false;
+        self.restore_due = false;
     }
 }
 
@@ -349,7 +349,7 @@ impl World {
         Ok(())
     }
 
-    /// Polls the engine for packets until it has none.
+    /// Polls the engine until it has no work, and sends its packets.
     fn turn(&mut self, end: usize) -> Check {
         for _ in 0..BURST {
             let polled = self.call(end, &[], |qp, now, host| qp.poll_transmit(now, host));
@@ -541,8 +541,8 @@ impl World {
     }
 }
 
-/// Decodes a datagram. Only congestion bits may differ from the packet that was sent, since the
-/// ICRC excludes them.
+/// Decodes a datagram. Only FECN, BECN and Resv6 may differ from the packet that was sent, since
+/// the ICRC excludes them.
 fn opened<'a>(
     datagram: &'a [u8],
     sent: &Packet,
@@ -585,7 +585,7 @@ impl End {
             events: Vec::new(),
             failure: None,
             resetting: false,
-            restored: false,
+            restore_due: false,
             ended: Vec::new(),
         };
         let config = Config {

@@ -98,7 +98,7 @@ fn bounds() -> Result<Vec<Bound>, String> {
 }
 
 impl Bound {
-    /// Returns what is worse than the bounds allow.
+    /// Returns a description of each bound that the outcome violates.
     fn violations(&self, outcome: &Outcome) -> Vec<String> {
         let mut violations = Vec::new();
         let goodput = outcome.goodput();

@@ -39,12 +39,12 @@ pub(super) enum Op {
 pub(super) struct AppHost {
     /// The operation of the messages that the application posts. `None` if it posts none.
     op: Option<Op>,
-    /// Number of work requests that the engine has taken and has given back.
+    /// Number of work requests that the engine has taken, and of those that it has given back.
     taken: u32,
     retired: u32,
     /// Number of messages that ended with success.
     pub(super) done: u64,
-    /// The first failure: a completion in error, an unexpected call or an event.
+    /// The first failure: an unexpected completion or event.
     pub(super) failure: Option<String>,
     /// Time of the current call.
     pub(super) now: u64,

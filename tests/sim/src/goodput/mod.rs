@@ -2,8 +2,9 @@
 
 //! The measuring mode: goodput of the engine over networks with a rate, queues, delays and losses.
 //!
-//! Unlike the seeds of the swarm, the rows of this mode have no oracle. They show how fast the
-//! engine recovers from losses. Time is virtual, so the figures follow from the row and its seed.
+//! A row of the table is the simulation of one operation over one network. Rows have no oracle.
+//! They show how fast the engine recovers from losses. Time is virtual, so the figures follow from
+//! the row and its seed.
 
 mod bounds;
 mod host;
@@ -36,7 +37,7 @@ pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
     print!("{}", table::table(rows.iter().zip(&results)));
     println!("# messages of 1 MiB, 16 posted; %: of the row with 0% loss, one QP and 10G");
     println!("# RTT in us; sent, lost, again (sent again): packets with payload");
-    println!("# timers: acknowledgment timers that expired; retries: transport retries");
+    println!("# timers: retries because the acknowledgment timer expired; retries: all retries");
     println!("# stall: longest time without new data at a QP, in ms");
     println!(
         "# {} rows in {:.1} s",

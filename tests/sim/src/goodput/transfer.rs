@@ -21,7 +21,8 @@ use crate::agenda::Agenda;
 use crate::rng::Rng;
 
 /// Maximum number of packets of a QP that wait in its own host, as in the driver
-/// (`limits::PACKETS_IN_FLIGHT`). A QP that has reached it continues when half of them have left.
+/// (`limits::PACKETS_IN_FLIGHT`). A QP that has reached it continues when half of them have left, a
+/// packet arrives or its timer expires.
 const TX_LIMIT: u32 = 64;
 /// Number of READs that may be in flight.
 const RD_ATOMIC: u8 = 16;
@@ -31,7 +32,7 @@ const GIGABIT: u64 = 1_000_000_000;
 /// each packet. Otherwise all QPs would send in phase, and a full queue would always drop the
 /// packets of the same QPs.
 const JITTER: u64 = 1000;
-/// A run without a completion at its end lasts for this many times its duration at most.
+/// Maximum length of a run, in multiples of the duration of its row.
 const MOST_TIMES: u64 = 4;
 
 /// A port of a switch, through which all packets of a direction pass.
@@ -75,11 +76,10 @@ pub(super) struct Outcome {
     pub(super) sent: u64,
     pub(super) again: u64,
     pub(super) lost: u64,
-    /// Number of RTOs that ended, and of acknowledgment timers that expired.
+    /// Number of RTOs that ended, and of retries because the acknowledgment timer expired.
     pub(super) rtos: u64,
     pub(super) timeouts: u64,
-    /// Number of transport retries, those of the acknowledgment timers included, and of received
-    /// NAKs "PSN sequence error".
+    /// Number of all retries (`Count::CompleterRetry`), and of received NAKs "PSN sequence error".
     pub(super) retries: u64,
     pub(super) naks: u64,
     /// Longest time in nanoseconds in which a QP stored no payload.
@@ -103,7 +103,8 @@ struct End {
     host: AppHost,
     /// Number of packets that wait in the host.
     waiting: u32,
-    /// The end continues when half of its packets have left.
+    /// The end has reached [`TX_LIMIT`], and continues when half of its packets have left at the
+    /// latest.
     blocked: bool,
     /// Time of the next timer event.
     timer_at: Option<u64>,
@@ -136,8 +137,8 @@ struct Transfer {
 
 /// Simulates a row.
 ///
-/// The run ends with the first message that ends after the duration of the row, so that no message
-/// is cut. An error says which message did not end with success.
+/// The run ends with the first message that ends after the duration of the row, since only whole
+/// messages count. An error is the reason for which the simulation failed.
 pub(super) fn run(setup: &Setup) -> Result<Outcome, String> {
     let mut transfer = Transfer::new(setup)?;
     let end = u64::from(setup.duration) * 1_000_000;
