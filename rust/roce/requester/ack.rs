@@ -55,13 +55,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 }
                 Syndrome::Nak(NakCode::PsnSequence) => {
                     let report = gap_report(packet, context);
+                    host.count(Count::RcvdSeqErr);
                     if report.is_later {
                         self.fill_later_gap(psn, report.missing);
                         return Outcome::Continue;
                     }
                     self.record_msn(psn, aeth.msn);
                     self.vouch(psn, now, context, host);
-                    host.count(Count::RcvdSeqErr);
                     self.fill_gap(report.missing, now, context, host)
                 }
                 Syndrome::Nak(code) => {

@@ -310,9 +310,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.retry.deadline()
     }
 
-    /// Tells the peer, in further requests, whether this requester fills gaps.
+    /// Tells the peer, in further requests, whether this requester fills gaps. If it doesn't, its
+    /// requests have no cookie either, so that the responder keeps none of them.
     pub(crate) fn offer_to_fill_gaps(&mut self, offers: bool) {
-        self.reserved = self.reserved.with_fills_gaps(offers);
+        self.reserved = match offers {
+            true => self.reserved.with_fills_gaps(true),
+            false => Reserved::default(),
+        };
     }
 
     /// Ends the slow start of a new connection.

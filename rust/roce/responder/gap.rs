@@ -18,7 +18,7 @@ use crate::host::{Count, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
 use crate::time::{Duration, Instant};
-use crate::wire::packet::{Body, GapReport, Packet, Reserved, MOST_EXTENSION, MOST_MISSING};
+use crate::wire::packet::{GapReport, Packet, Reserved, MOST_EXTENSION, MOST_MISSING};
 
 /// Time for which the host keeps early packets while none of the missing packets arrives. The peer
 /// resends long before, unless it has given up.
@@ -48,6 +48,8 @@ pub(super) struct Gap {
     /// The extension that early packets must have to be kept. 0 before the peer has said that it
     /// fills gaps.
     cookie: u16,
+    /// An early READ or atomic was dropped, so the peer sends all packets again.
+    peer_goes_back: bool,
     /// First PSN of a gap behind early packets, which a NAK is due to report.
     later: Option<Psn>,
     /// Time at which the host drops the early packets.
@@ -63,9 +65,10 @@ impl Gap {
             .with_extension(self.cookie)
     }
 
-    /// Returns whether the packet has the cookie.
+    /// Returns whether the packet has the cookie, and is that of a peer that fills gaps.
     fn is_proven(&self, packet: &Packet) -> bool {
-        self.cookie != 0 && packet.bth.reserved.extension() == self.cookie
+        let reserved = packet.bth.reserved;
+        self.cookie != 0 && reserved.fills_gaps() && reserved.extension() == self.cookie
     }
 }
 
@@ -104,11 +107,14 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Has the host keep an early packet. Returns whether it does.
     ///
-    /// READs and atomics are not kept: the peer sends them again if it goes back, and the answers
+    /// READs and atomics are not kept: the peer goes back while one is in flight, and the answers
     /// to both copies would cost more than the request.
     fn keeps<H: Host>(&mut self, packet: &Packet, host: &mut H) -> bool {
-        let is_transfer = matches!(packet.body, Body::Send(_) | Body::Write(_));
-        is_transfer && host.keep_request(self.expected, packet.bth.psn) == Kept::Kept
+        if is_recorded(&packet.body) {
+            self.gap.peer_goes_back = true;
+            return false;
+        }
+        host.keep_request(self.expected, packet.bth.psn) == Kept::Kept
     }
 
     /// Takes the later gap to report: its first PSN and the number of missing packets. Returns
@@ -201,18 +207,19 @@ impl<R: Slots<Replay>> Responder<R> {
             }
             // The host has refused or dropped the early packets.
             None => {
+                self.gap.past_reported = None;
+                self.report_next(past_seen.minus(1));
                 self.forget_early();
-                self.report_missing(past_seen.minus(1));
             }
         }
     }
 
-    /// Reports the gap at the expected packet, unless a NAK has reported it. `newest` is the newest
-    /// early packet.
+    /// Reports the gap at the expected packet, unless a NAK has reported it or the peer sends all
+    /// packets again. `newest` is the newest early packet.
     fn report_next(&mut self, newest: Psn) {
         match self.gap.past_reported {
-            None => self.report_missing(newest),
-            Some(_) => self.gap.order = Order::Missing,
+            None if !self.gap.peer_goes_back => self.report_missing(newest),
+            _ => self.gap.order = Order::Missing,
         }
     }
 

@@ -56,6 +56,7 @@ impl EarlyPackets for SimHost<'_> {
         self.early.clear();
         self.side.rx.early.clear();
         self.side.rx.past_seen = None;
+        self.side.rx.peer_goes_back = false;
     }
 }
 

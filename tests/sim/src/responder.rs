@@ -45,9 +45,12 @@ impl Rx {
     /// cookie that requests an acknowledgment.
     fn early(&mut self, ext: u64, packet: &Packet, kept: Kept) {
         let is_transfer = matches!(packet.body, Body::Send(_) | Body::Write(_));
-        let is_proven = self.cookie != 0 && packet.bth.reserved.extension() == self.cookie;
+        let reserved = packet.bth.reserved;
+        let has_cookie = self.cookie != 0 && reserved.extension() == self.cookie;
+        let is_proven = has_cookie && reserved.fills_gaps();
         if is_proven && !self.not_ready {
             self.past_seen = Some(self.past_seen.unwrap_or(0).max(ext + 1));
+            self.peer_goes_back |= !is_transfer;
             if is_transfer && kept == Kept::Kept {
                 self.early.insert(ext);
             }
@@ -63,6 +66,12 @@ impl Rx {
         };
     }
 
+    /// Forgets which early packets have arrived.
+    fn forget_early(&mut self) {
+        self.past_seen = None;
+        self.peer_goes_back = false;
+    }
+
     /// Determines, after a packet was carried out, whether a NAK may report the next gap.
     fn continue_gap(&mut self) {
         self.not_ready = false;
@@ -73,19 +82,22 @@ impl Rx {
             return;
         };
         if epsn >= past {
-            self.past_seen = None;
+            self.forget_early();
             return;
         }
-        match self.early.first() {
+        let may_be_silent = match self.early.first() {
             Some(first) if *first == epsn => return,
-            Some(_) if epsn < self.past_reported => {
-                if self.gap == Gap::None {
-                    self.gap = Gap::Said;
-                }
-                return;
+            Some(_) => self.peer_goes_back || epsn < self.past_reported,
+            None => self.peer_goes_back,
+        };
+        if self.early.is_empty() {
+            self.forget_early();
+        }
+        if may_be_silent {
+            if self.gap == Gap::None {
+                self.gap = Gap::Said;
             }
-            Some(_) => {}
-            None => self.past_seen = None,
+            return;
         }
         self.gap = match self.gap {
             Gap::Seen(newest) => Gap::Seen(newest.max(past - 1)),

@@ -182,6 +182,8 @@ pub(crate) struct Rx {
     /// while an earlier packet is missing.
     pub(crate) early: BTreeSet<u64>,
     pub(crate) past_seen: Option<u64>,
+    /// An early READ or atomic was dropped, so that the peer sends all packets again.
+    pub(crate) peer_goes_back: bool,
     /// The last NAK reported the packets before this one as missing.
     pub(crate) past_reported: u64,
     /// The NAK of `gap` may be left out: a kept packet was lost, whose memory isn't resident.

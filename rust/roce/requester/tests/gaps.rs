@@ -3,6 +3,7 @@
 //! Tests of NAKs of a responder that keeps early packets.
 
 use super::*;
+use crate::qp::{Attrs, QpState};
 use crate::time::Duration;
 use crate::wire::packet::{GapReport, Reserved};
 
@@ -234,4 +235,30 @@ fn a_new_connection_starts_with_few_packets() {
     // An acknowledgment of many packets counts as one of 16.
     bench.ack(63);
     assert_eq!(bench.psns().len(), 48 + 16);
+}
+
+#[test]
+fn without_retries_requests_have_no_cookie() {
+    let mut bench = Bench::new();
+    bench.post(SEND, 8);
+    bench.poll();
+    let mut ack = bench.response(0, Body::Ack(DONE), 0);
+    ack.bth.reserved = Reserved::default()
+        .with_fills_gaps(true)
+        .with_extension(1234);
+    bench.qp.handle_packet(bench.now, &ack, &mut bench.host);
+    bench.post(SEND, 8);
+    assert_eq!(bench.poll()[0].packet.bth.reserved.extension(), 1234);
+    bench.ack(1);
+    bench.change_state(QpState::Sqd);
+    let without_timer = Attrs {
+        state: Some(QpState::Sqd),
+        timeout: Some(0),
+        ..Attrs::default()
+    };
+    let changed = bench.qp.modify(bench.now, &without_timer, &mut bench.host);
+    assert_eq!(changed, Ok(()));
+    bench.change_state(QpState::Rts);
+    bench.post(SEND, 8);
+    assert_eq!(bench.poll()[0].packet.bth.reserved, Reserved::default());
 }
