@@ -66,7 +66,7 @@ kernel_init() {
 	read -r RELEASE version packages <<<"$choice"
 	KERNEL=$RRXE_CACHE/kernel/$RELEASE-$({
 		echo "$RECIPE $version $packages"
-		cat "$TOOLBOX/compilers" "$TOP/tools/lib/kernel-make"
+		cat "$TOOLBOX/compilers" "$TOP"/tools/lib/kernel-{make,tree}
 	} | key)
 	say "kernel $RELEASE (Debian $version)"
 	# shellcheck disable=SC2086 # a list of words
