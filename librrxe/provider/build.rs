@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Generates Rust declarations of libibverbs' private provider interface with the bindgen of the
-//! toolbox (a root file system with the compilers), and links against libibverbs' private symbols.
-//! The environment variable `RRXE_RDMA_CORE` names the output directory of
-//! tools/lib/rdma-core-make.
+//! Generates Rust declarations of libibverbs' private provider interface with bindgen, and links
+//! against libibverbs' private symbols. The environment variable `RRXE_RDMA_CORE` names the output
+//! directory of tools/lib/rdma-core-headers, and `BINDGEN` the program if it is not called bindgen.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -13,7 +12,8 @@ fn main() {
     let include = Path::new(&core).join("include");
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     let uapi = Path::new(&manifest).join("../../include/uapi");
-    let status = Command::new("bindgen")
+    let bindgen = env::var_os("BINDGEN").unwrap_or_else(|| "bindgen".into());
+    let status = Command::new(&bindgen)
         .args(["provider.h", "--default-enum-style=consts"])
         .args(["--no-prepend-enum-name", "--with-derive-default"])
         .args(["--no-layout-tests", "--use-core", "--no-doc-comments"])
@@ -28,7 +28,7 @@ fn main() {
         .arg(format!("-I{}", include.display()))
         .arg(format!("-I{}", uapi.display()))
         .status()
-        .expect("the toolbox has bindgen");
+        .expect("bindgen is installed");
     assert!(status.success(), "bindgen failed");
 
     let pabi = fs::read_to_string(Path::new(&core).join("pabi")).expect("the version is there");
@@ -62,6 +62,7 @@ fn main() {
         uapi.join("rdma/rrxe-abi.h").display()
     );
     println!("cargo:rerun-if-env-changed=RRXE_RDMA_CORE");
+    println!("cargo:rerun-if-env-changed=BINDGEN");
     println!("cargo:rustc-link-search=native={core}/lib");
     println!("cargo:rustc-link-lib=dylib=ibverbs");
 }

@@ -34,7 +34,7 @@ rdma_core_init() {
 	version=$(provider_version "$suite") || exit
 	RDMA_CORE=$RRXE_CACHE/rdma-core/$version-$({
 		echo "$RECIPE"
-		cat "$TOP/tools/lib/rdma-core-make"
+		cat "$TOP"/tools/lib/rdma-core-{make,headers}
 	} | key)
 	[[ -e $RDMA_CORE/complete ]] || with_lock rdma-core rdma_core_make "$suite" "$version"
 }
