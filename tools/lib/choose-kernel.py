@@ -2,20 +2,25 @@
 # SPDX-License-Identifier: GPL-2.0
 """Chooses the newest complete Debian kernel from the records of `apt-cache show` on standard input.
 
-usage: choose-kernel.py [RELEASE]
+usage: choose-kernel.py --oldest VERSION [RELEASE]
 
 A kernel is complete if there are packages of the same version for its signed image, modules,
 headers and source. Prints the kernel release, the package version and the packages to download.
-RELEASE (7.3.4+deb13-amd64, or just 7.3.4) chooses that kernel instead of the newest.
+Kernels older than VERSION (7.3) are left out, and so are the flavours cloud and rt. RELEASE
+(7.3.4+deb13-cloud-amd64, or just 7.3.4) chooses that kernel instead of the newest. A kernel with
+PREEMPT_RT is never chosen, because rrxe does not compile for it.
 """
 
+import argparse
 import re
 import subprocess
 import sys
 from functools import cmp_to_key
 
-OLDEST_MAJOR = 7
 ARCH = "amd64"
+# The release of a kernel has the version, the release of Debian (with a number if the package was
+# built again), the flavour if there is one, and the architecture.
+IMAGE = re.compile(rf"linux-image-((\d+\.\d+)\.\d+\+deb[\d.]+-(?:(\w+)-)?{ARCH})$")
 
 
 def records(stream):
@@ -30,7 +35,7 @@ def records(stream):
 
 def parts(release):
     """Returns the packages of a kernel release. Each must exist in the version of the image."""
-    plain = release.removesuffix(f"-{ARCH}")
+    plain = release.partition("-")[0]
     series = ".".join(release.split(".")[:2])
     return [
         f"linux-image-{release}",
@@ -50,26 +55,37 @@ def newer(a, b):
     return -1 if lower.returncode == 0 else 1
 
 
-def main():
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    known = set(records(sys.stdin))
-    image = re.compile(rf"linux-image-((\d+)\.\d+\.\d+\+deb\d+-{ARCH})$")
-    candidates = []
+def numbers(version):
+    return [int(part) for part in version.split(".")]
+
+
+def candidates(known, oldest, wanted):
+    """Returns the kernels to choose from, the newest first, as (release, version) pairs."""
+    found = []
     for package, version in known:
-        match = image.match(package)
-        if match and int(match[2]) >= OLDEST_MAJOR:
-            candidates.append((match[1], version))
-    candidates.sort(key=cmp_to_key(newer), reverse=True)
-    incomplete = []
-    for release, version in candidates:
-        if wanted and wanted not in (release, release.split("+")[0]):
+        match = IMAGE.match(package)
+        if not match or numbers(match[2]) < numbers(oldest) or match[3] == "rt":
             continue
+        if wanted == match[1] or not match[3] and wanted in ("", match[1].partition("+")[0]):
+            found.append((match[1], version))
+    return sorted(found, key=cmp_to_key(newer), reverse=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--oldest", required=True)
+    parser.add_argument("release", nargs="?", default="")
+    arguments = parser.parse_args()
+    known = set(records(sys.stdin))
+    incomplete = []
+    for release, version in candidates(known, arguments.oldest, arguments.release):
         missing = [part for part in parts(release) if (part, version) not in known]
         if not missing:
             print(release, version, *(f"{part}={version}" for part in parts(release)[1:]))
             return 0
         incomplete.append(f"{release} lacks {', '.join(missing)}")
-    print(f"no complete Debian kernel {wanted or f'{OLDEST_MAJOR}.x'} found", *incomplete, sep="; ", file=sys.stderr)
+    wanted = arguments.release or f"{arguments.oldest} or newer"
+    print(f"no complete Debian kernel {wanted} found", *incomplete, sep="; ", file=sys.stderr)
     return 1
 
 

@@ -13,7 +13,7 @@ readonly CHOICE_HOURS=24
 kernel_choice() {
 	local file=$RRXE_CACHE/state/kernel-${RRXE_KERNEL:-newest}
 	if [[ -z $(find "$file" -mmin "-$((CHOICE_HOURS * 60))" 2>/dev/null) ]]; then
-		if in_toolbox tools/lib/kernel-choose ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
+		if in_toolbox tools/lib/kernel-choose --oldest "$OLDEST_KERNEL" ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
 			mv "$file.new" "$file"
 		elif [[ -s $file ]]; then
 			say "could not ask for newer kernels; keeping the last choice"
