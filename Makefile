@@ -39,11 +39,13 @@ debug-vm:
 	@RRXE_KERNEL_KIND=debug tools/rrxe vm $(if $(RUN),$(RUN),$(error usage: make debug-vm RUN=script.sh))
 clean:
 	@tools/rrxe clean
+purge:
+	@tools/rrxe purge
 
 help:
 	@tools/rrxe help
 
-# Variables of the command line (make vm RUN=… VCPUS=4) reach tools/rrxe through the environment.
-export RUN ONLY TYPE GUEST_PACKAGES GUEST_SUITE VCPUS CPU MEM TIMEOUT ACCEL_ARGS KVER TREE MINUTES SEED COVERAGE JSON UPDATE INSTALL_MOD_PATH DESTDIR
+# make passes variables of its command line (make vm RUN=script.sh VCPUS=4) to tools/rrxe in the
+# environment.
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help

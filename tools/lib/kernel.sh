@@ -12,16 +12,21 @@ readonly CHOICE_HOURS=24
 # CHOICE_HOURS, and longer if Debian's package lists cannot be downloaded.
 kernel_choice() {
 	local file=$RRXE_CACHE/state/kernel-${RRXE_KERNEL:-newest}
-	if [[ -z $(find "$file" -mmin "-$((CHOICE_HOURS * 60))" 2>/dev/null) ]]; then
-		if in_toolbox tools/lib/kernel-choose --oldest "$OLDEST_KERNEL" ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
-			mv "$file.new" "$file"
-		elif [[ -s $file ]]; then
-			say "could not ask for newer kernels; keeping the last choice"
-		else
-			die "no kernel to use: see the message above (is the network there?)"
-		fi
-	fi
+	# apt locks its lists, and fails if another process has locked them.
+	is_fresh "$file" "$CHOICE_HOURS" || with_lock apt kernel_choose "$file"
 	cat "$file"
+}
+
+kernel_choose() {
+	local file=$1
+	! is_fresh "$file" "$CHOICE_HOURS" || return 0
+	if in_toolbox tools/lib/kernel-choose --oldest "$OLDEST_KERNEL" ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
+		mv "$file.new" "$file"
+	elif [[ -s $file ]]; then
+		say "could not ask for newer kernels; keeping the last choice"
+	else
+		die "no kernel to use: see the message above"
+	fi
 }
 
 kernel_make() {
@@ -47,6 +52,7 @@ debug_kernel_init() {
 		cat "$TOP"/tools/{lib/debug-kernel-make,vm/debug.config}
 	} | key)
 	[[ -e $KERNEL/complete ]] || with_lock debug-kernel debug_kernel_make
+	mark_used "$KERNEL/complete"
 	RELEASE=$(<"$KERNEL/release")
 	KERNEL_MAKE=(LLVM=1)
 	say "debug kernel $RELEASE"
@@ -57,10 +63,6 @@ debug_kernel_init() {
 kernel_init() {
 	local choice version packages
 	[[ -z ${KERNEL:-} ]] || return 0
-	case ${RRXE_KERNEL_KIND:-stock} in
-	stock | debug) ;;
-	*) die "RRXE_KERNEL_KIND is stock or debug" ;;
-	esac
 	toolbox_init
 	choice=$(kernel_choice) || exit
 	read -r RELEASE version packages <<<"$choice"
@@ -71,6 +73,7 @@ kernel_init() {
 	say "kernel $RELEASE (Debian $version)"
 	# shellcheck disable=SC2086 # a list of words
 	[[ -e $KERNEL/complete ]] || with_lock kernel kernel_make $packages
+	mark_used "$KERNEL/complete"
 	KERNEL_MAKE=()
 	[[ ${RRXE_KERNEL_KIND:-stock} == stock ]] || debug_kernel_init
 }

@@ -13,18 +13,23 @@ readonly PROVIDERS=usr/lib/x86_64-linux-gnu/libibverbs
 # provider_version SUITE: prints the version of rdma-core in a Debian suite. The version is cached
 # for PROVIDER_HOURS, and longer if Debian's package lists cannot be downloaded.
 provider_version() {
-	local suite=$1 file=$RRXE_CACHE/state/rdma-core-$1
-	if [[ -z $(find "$file" -mmin "-$((PROVIDER_HOURS * 60))" 2>/dev/null) ]]; then
-		echo "deb-src $(debian_mirror) $suite main" >"$file.sources"
-		if in_toolbox tools/lib/rdma-core-choose "$suite" "$(inside "$file.sources")" >"$file.new"; then
-			mv "$file.new" "$file"
-		elif [[ -s $file ]]; then
-			say "could not ask for the rdma-core of $suite; keeping the last answer"
-		else
-			die "no rdma-core to build for: see the message above (is the network there?)"
-		fi
-	fi
+	local file=$RRXE_CACHE/state/rdma-core-$1
+	# apt locks its lists, and fails if another process has locked them.
+	is_fresh "$file" "$PROVIDER_HOURS" || with_lock apt provider_ask "$1" "$file"
 	cat "$file"
+}
+
+provider_ask() {
+	local suite=$1 file=$2
+	! is_fresh "$file" "$PROVIDER_HOURS" || return 0
+	echo "deb-src $(debian_mirror) $suite main" >"$file.sources"
+	if in_toolbox tools/lib/rdma-core-choose "$suite" "$(inside "$file.sources")" >"$file.new"; then
+		mv "$file.new" "$file"
+	elif [[ -s $file ]]; then
+		say "could not ask for the rdma-core of $suite; keeping the last answer"
+	else
+		die "no rdma-core to build for: see the message above"
+	fi
 }
 
 # rdma_core_init SUITE: sets RDMA_CORE to the directory made by rdma-core-make for a suite's
@@ -37,6 +42,7 @@ rdma_core_init() {
 		cat "$TOP"/tools/lib/rdma-core-{make,headers}
 	} | key)
 	[[ -e $RDMA_CORE/complete ]] || with_lock rdma-core rdma_core_make "$suite" "$version"
+	mark_used "$RDMA_CORE/complete"
 }
 
 rdma_core_make() {
@@ -64,31 +70,52 @@ provider_build() {
 	ln -f "$target/release/librrxe.so" "$PROVIDER"
 }
 
-# provider_suite ROOT: prints the suite whose rdma-core has the provider interface of ROOT's
-# libibverbs.
+# provider_suite ABI VERSION: prints the suite whose rdma-core has the same interface to providers as
+# rdma-core VERSION, whose interface has the version ABI.
 provider_suite() {
-	local root=$1 version
-	version=$(compgen -G "$root/usr/lib*/libibverbs/librxe-rdmav*.so" || compgen -G "$root/usr/lib/*/libibverbs/librxe-rdmav*.so") ||
-		die "there are no providers of libibverbs in ${root:-this system}: install them (Debian's package ibverbs-providers)"
-	version=${version##*rdmav}
-	case ${version%.so} in
+	case $1 in
 	34) echo trixie ;;
 	65) echo testing ;;
-	*) die "librrxe can't be built for this libibverbs: its interface to providers has version ${version%.so}," \
-		"and only 34 (Debian 13) and 65 (Debian testing) are known" ;;
+	*) die "librrxe can't be built for rdma-core $2: its interface to providers has version $1, and only 34 (rdma-core 45 to 56) and 65 are known; stock librxe serves rrxe's devices" ;;
 	esac
 }
 
 provider_install() {
-	local root=${DESTDIR:-} suite
-	suite=$(provider_suite "$root") || exit
-	toolbox_init
-	provider_build "$suite"
-	"$TOP/tools/lib/provider-install" install "$PROVIDER" "$root" || exit
-	say "installed librrxe; make uninstall-provider removes it"
+	local root=${DESTDIR:-$SYSTEM} directory abi version suite
+	read -r directory abi version < <("$TOP/tools/lib/provider-install" locate "$root") || exit
+	suite=$(provider_suite "$abi" "$version") || exit
+	if [[ -n ${RDMA_CORE_SOURCE:-} ]]; then
+		provider_local_build "$version"
+	else
+		prepare_root install-provider
+		toolbox_init
+		provider_build "$suite"
+	fi
+	writing "$root$directory" "$TOP/tools/lib/provider-install" install "$PROVIDER" "$root" || exit
+	say "installed librrxe in $root$directory; make uninstall-provider removes it"
+}
+
+# provider_local_build VERSION: builds the library by the programs of this machine, without the
+# toolbox, from RDMA_CORE_SOURCE, the source of rdma-core VERSION. Sets PROVIDER to its path.
+provider_local_build() {
+	local version=$1 have headers target
+	have=$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$RDMA_CORE_SOURCE/CMakeLists.txt" 2>/dev/null) || true
+	[[ $have == "$version" ]] ||
+		die "RDMA_CORE_SOURCE=$RDMA_CORE_SOURCE is not the source of rdma-core $version, which this libibverbs is from: set it to that source (on Debian: apt-get source rdma-core)"
+	need_programs cargo "${RUSTC:-rustc}" "${BINDGEN:-bindgen}" gcc python3
+	cache_make
+	headers=$RRXE_BUILD/rdma-core-$version target=$RRXE_BUILD/librrxe/local-$version
+	rm -rf "$headers"
+	logged "rdma-core-$version" "$TOP/tools/lib/rdma-core-headers" "$headers" "$RDMA_CORE_SOURCE"
+	env "CARGO_TARGET_DIR=$target" "RRXE_RDMA_CORE=$headers" cargo build --offline --quiet --release \
+		--manifest-path "$TOP/librrxe/provider/Cargo.toml" >&2 || die "the provider library did not build"
+	PROVIDER=$target/librrxe-rdmav$(<"$headers/pabi").so
+	ln -f "$target/release/librrxe.so" "$PROVIDER"
+	give_to_caller "$headers" "$target"
 }
 
 provider_uninstall() {
-	"$TOP/tools/lib/provider-install" uninstall "${DESTDIR:-}" || exit
+	local root=${DESTDIR:-$SYSTEM}
+	writing "$root/etc/libibverbs.d" "$TOP/tools/lib/provider-install" uninstall "$root" || exit
 	say "removed librrxe"
 }

@@ -37,12 +37,20 @@ debian_mirror() {
 	uri=$(apt-get indextargets --format "\$(REPO_URI) \$(LABEL)" 'Created-By: Packages' 'Origin: Debian' 2>/dev/null |
 		awk '$2 == "Debian" { print $1; exit }') || true
 	uri=${uri%/}
-	if [[ -n $uri && $uri != "$public" ]] &&
-		/usr/lib/apt/apt-helper download-file "$uri/dists/$SUITE-backports/InRelease" /dev/null >/dev/null 2>&1; then
+	if [[ $uri == http?(s)://* && $uri != "$public" ]] && mirror_has "$uri/dists/$SUITE-backports/InRelease"; then
 		echo "$uri"
 	else
 		echo "$public"
 	fi
+}
+
+# mirror_has URI: succeeds if a file can be downloaded. apt-helper fails if the target is /dev/null.
+mirror_has() {
+	local file rc=0
+	file=$(mktemp)
+	/usr/lib/apt/apt-helper download-file "$1" "$file" >/dev/null 2>&1 || rc=$?
+	rm -f "$file"
+	return $rc
 }
 
 # apt_sources MIRROR [KEY]: prints apt's list of sources. KEY is a file with the key that signs
@@ -56,33 +64,80 @@ apt_sources() {
 
 toolbox_key() { echo "$RECIPE $SUITE ${TOOLBOX_PACKAGES[*]}" | key; }
 
+# Sets TOOLBOX to the directory of the toolbox.
+toolbox_name() { TOOLBOX=$RRXE_CACHE/toolbox/$(toolbox_key); }
+
+# toolbox_missing COMMAND: sets TOOLBOX_MISSING to a sentence for each reason why the toolbox cannot
+# be used for a command of tools/rrxe. It needs neither root nor the network to find that out.
+toolbox_missing() {
+	local program space
+	TOOLBOX_MISSING=()
+	toolbox_name
+	[[ $(uname -m) == x86_64 ]] ||
+		TOOLBOX_MISSING+=("This machine's architecture is $(uname -m), and the toolbox exists for x86-64 only: use an x86-64 machine.")
+	[[ -e $TOOLBOX/complete ]] || command -v mmdebstrap >/dev/null || command -v apt-get >/dev/null ||
+		TOOLBOX_MISSING+=("The program mmdebstrap, which makes the toolbox, is not installed: $(install_command mmdebstrap mmdebstrap mmdebstrap).")
+	for program in chroot flock mount unshare; do
+		command -v $program >/dev/null ||
+			TOOLBOX_MISSING+=("The program $program is not installed: $(install_command "util-linux coreutils" "util-linux coreutils" "util-linux coreutils").")
+	done
+	can_be_root || TOOLBOX_MISSING+=("The toolbox needs root: run the command as root, or install sudo.")
+	space=$(space_lack "$(toolbox_space "$1")")
+	[[ -z $space ]] || TOOLBOX_MISSING+=("$space")
+}
+
+# toolbox_space COMMAND: prints the disk space in GB that a command may take for files that the cache
+# lacks. The sizes are those of Debian 13 and Linux 7.3, rounded up.
+toolbox_space() {
+	local gigabytes=1
+	[[ -e $TOOLBOX/complete ]] || ((gigabytes += 3))
+	case $1 in
+	toolbox | shell | build-provider | install-provider) ;;
+	*) compgen -G "$RRXE_CACHE/kernel/[0-9]*/complete" >/dev/null || ((gigabytes += 4)) ;;
+	esac
+	case $1 in
+	vm | demo | test | check | test-debug | bench | bench-gate | fuzz)
+		compgen -G "$RRXE_CACHE/boot/*/complete" >/dev/null || ((gigabytes += 2))
+		;;
+	esac
+	if [[ $1 == test* || $1 == fuzz || ${RRXE_KERNEL_KIND:-} == debug ]]; then
+		compgen -G "$RRXE_CACHE/kernel/debug-*/complete" >/dev/null || ((gigabytes += 4))
+	fi
+	echo $gigabytes
+}
+
+# Dies if root may not make mount namespaces, as in most containers.
+need_mounts() {
+	unshare --mount --pid --fork --propagation private mount -t tmpfs tmpfs /tmp 2>/dev/null ||
+		die "root may not mount file systems here, which the toolbox needs: in a container, start the container with --privileged"
+}
+
 # Installs mmdebstrap if the host lacks it. The toolbox needs no other additional program of a
-# Debian host.
+# Debian host. Other processes may have locked apt's lists for some time.
 need_mmdebstrap() {
+	local options=(-qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600)
 	command -v mmdebstrap >/dev/null && return
-	command -v apt-get >/dev/null ||
-		die "this machine has neither mmdebstrap nor apt-get: install mmdebstrap with your package manager"
 	say "installing mmdebstrap on this machine"
-	retry apt-get -qq -o Acquire::Retries=5 update >&2 ||
-		say "apt-get update failed; using the present package lists"
-	DEBIAN_FRONTEND=noninteractive retry apt-get -qq -y --no-install-recommends install mmdebstrap >&2 ||
-		die "apt-get could not install mmdebstrap"
+	retry apt-get "${options[@]}" update >&2 || say "apt-get update failed; using the present package lists"
+	DEBIAN_FRONTEND=noninteractive retry apt-get "${options[@]}" -y --no-install-recommends install mmdebstrap >&2 ||
+		die "apt-get could not install mmdebstrap: see the message above (on Ubuntu it is in the component universe)"
 }
 
 toolbox_make() {
-	local dir=$1 mirror aux
-	[[ -e $dir/complete ]] && return
-	[[ $(dpkg --print-architecture 2>/dev/null) == "$ARCH" ]] || die "only $ARCH machines are supported so far"
+	local dir=$1
+	[[ ! -e $dir/complete ]] || return 0
 	need_mmdebstrap
-	mirror=$(debian_mirror)
-	say "making the toolbox (Debian $SUITE from $mirror; about 2 minutes, once)"
-	aux=$(mktemp -d)
-	chmod 755 "$aux"
-	cp "$TOP/tools/keys/debian-$SUITE.asc" "$aux/key.asc"
-	host_apt_options >"$aux/apt.conf"
-	apt_sources "$mirror" "$aux/key.asc" >"$aux/sources"
-	logged toolbox retry toolbox_bootstrap "$dir" "$aux" "$mirror"
-	rm -rf "$aux"
+	# In a subshell, so that a failure removes the directory, too.
+	(
+		mirror=$(debian_mirror)
+		say "making the toolbox (Debian $SUITE from $mirror; about 2 minutes, once)"
+		aux=$(mktemp -d -p "$RRXE_CACHE/tmp") || exit
+		trap 'rm -rf "$aux"' EXIT
+		cp "$TOP/tools/keys/debian-$SUITE.asc" "$aux/key.asc"
+		host_apt_options >"$aux/apt.conf"
+		apt_sources "$mirror" "$aux/key.asc" >"$aux/sources"
+		logged toolbox retry toolbox_bootstrap "$dir" "$aux" "$mirror"
+	) || exit
 	dpkg-query --admindir="$dir/root/var/lib/dpkg" -W rustc rust-src bindgen gcc-14 >"$dir/compilers"
 	touch "$dir/complete"
 }
@@ -102,8 +157,9 @@ toolbox_bootstrap() {
 
 # Makes the toolbox if it is not cached, and sets TOOLBOX to its directory.
 toolbox_init() {
-	TOOLBOX=$RRXE_CACHE/toolbox/$(toolbox_key)
+	toolbox_name
 	[[ -e $TOOLBOX/complete ]] || with_lock toolbox toolbox_make "$TOOLBOX"
+	mark_used "$TOOLBOX/complete"
 }
 
 # in_toolbox COMMAND...: runs a command in the toolbox, in new mount and PID namespaces. Nothing

@@ -45,6 +45,7 @@ kvm_probe() {
 boot_init() {
 	BOOT=$RRXE_CACHE/boot/$(basename "$KERNEL")-$(cat "$TOP"/tools/vm/{make-boot,initramfs-init} | key)
 	[[ -e $BOOT/complete ]] || with_lock boot boot_make
+	mark_used "$BOOT/complete"
 }
 
 boot_make() {
@@ -65,6 +66,7 @@ guest_init() {
 		cat "$TOP/tools/vm/make-guest"
 	} | key).erofs
 	[[ -e $GUEST ]] || with_lock guest guest_make "$suite" "$packages"
+	mark_used "$GUEST"
 }
 
 guest_make() {
@@ -116,8 +118,7 @@ payload_fill() {
 # status.
 vm_run() {
 	local script stage console rc=0 mem=3G timeout=300
-	script=$(readlink -f "$1") || die "no such script: $1"
-	[[ -f $script ]] || die "no such script: $1"
+	script=$(readlink -f "$1")
 	kernel_init
 	# The debug kernel needs more: KASAN's shadow takes an eighth of the memory, and each memory
 	# access of the kernel takes some more instructions.
