@@ -19,8 +19,10 @@ sudo_user_home() { getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6; }
 cache_name() {
 	local home
 	if [[ -z ${RRXE_CACHE:-} ]]; then
-		home=$(sudo_user_home)
-		RRXE_CACHE=${home:-${HOME:?HOME and RRXE_CACHE are not set}}/.cache/rrxe
+		# Users of containers may have no name.
+		home=$(sudo_user_home 2>/dev/null) || home=${HOME:-}
+		[[ -n $home ]] || die "the user has no home directory: set RRXE_CACHE to a directory for downloads and builds"
+		RRXE_CACHE=$home/.cache/rrxe
 	fi
 	[[ $RRXE_CACHE == /* ]] || RRXE_CACHE=$PWD/$RRXE_CACHE
 	# Build output of this clone of the repository. Other clones have other directories.

@@ -178,7 +178,7 @@ host_build() {
 	if [[ ${#MISSING[@]} -ne 0 ]]; then
 		if [[ $UNFIT -ne 0 ]] || ! host_toolbox_fits "$release"; then host_refuse; fi
 		toolbox_missing build
-		[[ ${#TOOLBOX_MISSING[@]} -eq 0 ]] || { MISSING+=("${TOOLBOX_MISSING[@]}"); host_refuse; }
+		[[ ${#TOOLBOX_MISSING[@]} -eq 0 ]] || refuse "${MISSING[@]}" "${TOOLBOX_MISSING[@]}"
 		cache_try_make || true
 		need_root "${ARGUMENTS[@]}"
 	fi

@@ -116,6 +116,10 @@ provider_local_build() {
 
 provider_uninstall() {
 	local root=${DESTDIR:-$SYSTEM}
+	if [[ -z $(compgen -G "$root/usr/lib*/libibverbs/librrxe-*" || compgen -G "$root/usr/lib/*/libibverbs/librrxe-*") ]]; then
+		say "librrxe is not installed in ${root:-this system}"
+		return
+	fi
 	writing "$root/etc/libibverbs.d" "$TOP/tools/lib/provider-install" uninstall "$root" || exit
 	say "removed librrxe"
 }

@@ -37,5 +37,5 @@ need_programs() {
 	for program in "$@"; do
 		command -v "$program" >/dev/null || absent+=("$program")
 	done
-	[[ ${#absent[@]} -eq 0 ]] || die "these programs are not installed: ${absent[*]}"
+	[[ ${#absent[@]} -eq 0 ]] || die "these programs are not installed: ${absent[*]} ($(install_command "${absent[*]}" "${absent[*]}" "${absent[*]}"))"
 }
