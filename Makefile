@@ -12,6 +12,10 @@ install-provider:
 	@tools/rrxe install-provider
 uninstall-provider:
 	@tools/rrxe uninstall-provider
+install-tools:
+	@tools/rrxe install-tools
+uninstall-tools:
+	@tools/rrxe uninstall-tools
 
 demo:
 	@tools/rrxe demo
@@ -48,4 +52,4 @@ help:
 # make passes variables of its command line (make vm RUN=script.sh VCPUS=4) to tools/rrxe in the
 # environment.
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help

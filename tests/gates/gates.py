@@ -53,9 +53,13 @@ def formatting(top):
 
 
 def lints(top):
-    """clippy reports nothing in the cargo workspace"""
+    """clippy reports nothing in the cargo workspace and the users' command"""
     command = ["cargo", "clippy", "-q", "--workspace", "--all-targets", "--message-format=short"]
-    return run(top, [*command, "--", "-D", "warnings"])
+    manifests = [path for path in ("Cargo.toml", "cli/Cargo.toml") if (top / path).exists()]
+    return [
+        complaint for manifest in manifests
+        for complaint in run(top, [*command, "--manifest-path", manifest, "--", "-D", "warnings"])
+    ]
 
 
 def documentation(top):

@@ -138,6 +138,10 @@ CASES = {
     "an unformatted file": (rdma("fn f( ) {}\n"), ("formatting",)),
     "code that clippy warns about": (
         engine("\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"), ("lints",)),
+    "code of the users' command that clippy warns about": (
+        {"cli/Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n[package]\nname = 'cli'\n[workspace]\n",
+         "cli/src/lib.rs": SPDX + "//! Words.\n\n/// Words.\npub fn f(a: bool) -> bool {\n    a == true\n}\n"},
+        ("lints",)),
     "a broken link in the documentation": (
         engine("\n/// See [`nothing`].\npub fn f() {}\n"), ("documentation",)),
     "a script that shellcheck warns about": (

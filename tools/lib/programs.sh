@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Builds the test programs for the guest (tests/verbs, tests/fuzz) in the toolbox, with its
-# libibverbs.
+# Builds the programs for the guest in the toolbox: the command of users (cli), and the test programs
+# (tests/verbs, tests/fuzz), which use the toolbox's libibverbs.
 
 # Builds the programs and sets PROGRAMS to their directory.
 programs_build() {
 	local crate
 	# shellcheck disable=SC2034 # vm.sh reads it
 	PROGRAMS=$RRXE_BUILD/verbs/release
-	for crate in tests/verbs tests/fuzz; do
+	for crate in tests/verbs tests/fuzz cli; do
 		[[ -e $TOP/$crate/Cargo.toml ]] || continue
 		in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$RRXE_BUILD/verbs")" \
 			cargo build --quiet --release --manifest-path "$crate/Cargo.toml" >&2 ||
