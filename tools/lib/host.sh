@@ -272,11 +272,11 @@ host_root() {
 
 host_install() {
 	local release=$1 tree target
-	host_root "$release"
 	tree=$(host_tree "$release")
 	MISSING=()
 	host_unfit "$release" "$tree"
 	[[ ${#MISSING[@]} -eq 0 ]] || host_refuse
+	host_root "$release"
 	if host_is_current "$release" "$tree"; then
 		MODULE=$(host_output "$release")/rrxe.ko
 	else
