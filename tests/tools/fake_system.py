@@ -7,6 +7,7 @@ downloads something is made up, and writes its command line to a log.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -82,14 +83,15 @@ class System:
         for name in names:
             (self.bin / name).unlink()
 
-    def kernel(self, release=RELEASE, options=OPTIONS, symbols=SYMBOLS, rustc=RUSTC, metadata=True, more=()):
+    def kernel(self, release=RELEASE, options=OPTIONS, symbols=SYMBOLS, rustc=RUSTC, metadata=True, more=(),
+               place="lib/modules/{}/build", config_file=".config"):
         """Installs a kernel with its build tree."""
-        tree = f"lib/modules/{release}/build"
+        tree = place.format(release)
         self.file(f"{tree}/Makefile")
         config = [f"CONFIG_{option}=y" for option in options] + list(more)
         config += [f'CONFIG_RUSTC_VERSION_TEXT="{rustc}"', f'CONFIG_BINDGEN_VERSION_TEXT="{BINDGEN}"']
         config.append('CONFIG_CC_VERSION_TEXT="gcc-14 (Debian) 14.2.0"')
-        self.file(f"{tree}/.config", "".join(f"{line}\n" for line in config))
+        self.file(f"{tree}/{config_file}", "".join(f"{line}\n" for line in config))
         self.file(f"{tree}/Module.symvers", "".join(f"0x0\t{name}\tvmlinux\tEXPORT_SYMBOL\t\n" for name in symbols))
         if metadata:
             self.file(f"{tree}/rust/libkernel.rmeta")
@@ -146,3 +148,40 @@ class Made:
 
     def __exit__(self, *_):
         self.folder.cleanup()
+
+
+failed = False
+
+
+def result(name, passed, seen):
+    """Prints the result of one test case; on failure also the value that was seen."""
+    global failed
+    failed = failed or not passed
+    print(f"{'ok' if passed else 'not ok'} - {name}", flush=True)
+    if not passed:
+        print(f"#   seen: {seen!r}")
+
+
+def exit_status():
+    """Returns the exit status of a suite."""
+    return 1 if failed else 0
+
+
+def refuses(name, system, command, text, **settings):
+    """Checks that a command fails with one error that has a text, and has done nothing before."""
+    seen = system.run(*command, **settings)
+    errors = [line for line in seen[1].splitlines() if "error: " in line]
+    result(name, seen[0] not in (0, 99) and len(errors) == 1 and text in errors[0] and not seen[2]
+           and not system.cache.exists(), seen)
+
+
+def works(name, system, command, text, log="", **settings):
+    """Checks that a command succeeds with a message, and calls the made-up programs of a pattern only."""
+    seen = system.run(*command, **settings)
+    result(name, seen[0] == 0 and text in seen[1] and re.fullmatch(log, seen[2].strip(), re.S) is not None, seen)
+    return seen
+
+
+def files(folder):
+    """Returns the names of all files and directories below a directory."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}

@@ -68,24 +68,25 @@ cache_check() {
 		die "the directory $RRXE_CACHE is not empty, and rrxe did not make it: set RRXE_CACHE to a new directory"
 }
 
-# Makes the directories of the cache, and its tag.
+# Makes the directories of the cache. The tag comes first, because a cache that was not completed is
+# recognized by it. RRXE_BUILD/clone has the path of this clone, by which cache_prune finds out that
+# the clone is in use.
 cache_try_make() {
-	cache_directories "$RRXE_CACHE"/{tmp,locks,logs,state,home,build} "$RRXE_BUILD" && cache_tag
+	cache_directories "$RRXE_CACHE" && cache_tag &&
+		cache_directories "$RRXE_CACHE"/{tmp,locks,logs,state,home,build} "$RRXE_BUILD" &&
+		echo "$TOP" >"$RRXE_BUILD/clone" && give_to_caller "$RRXE_BUILD/clone"
 } 2>/dev/null
+
+cache_tag() {
+	[[ ! -e $RRXE_CACHE/$CACHE_TAG ]] || return 0
+	printf '%s\n' "$CACHE_SIGNATURE" "$CACHE_OWNER" >"$RRXE_CACHE/$CACHE_TAG" && give_to_caller "$RRXE_CACHE/$CACHE_TAG"
+}
 
 # Makes the cache, as the user who runs the command.
 cache_make() {
 	cache_check
 	{ cache_try_make && [[ -w $RRXE_CACHE && -w $RRXE_BUILD ]]; } ||
 		die "$(id -un) can't write to the cache $RRXE_CACHE: change the owner of its files, or set RRXE_CACHE to a new directory"
-}
-
-# Writes the tag of the cache, and the path of this clone, by which cache_prune finds out that the
-# clone is in use.
-cache_tag() {
-	echo "$TOP" >"$RRXE_BUILD/clone" && give_to_caller "$RRXE_BUILD/clone" || return
-	[[ ! -e $RRXE_CACHE/$CACHE_TAG ]] || return 0
-	printf '%s\n' "$CACHE_SIGNATURE" "$CACHE_OWNER" >"$RRXE_CACHE/$CACHE_TAG" && give_to_caller "$RRXE_CACHE/$CACHE_TAG"
 }
 
 # space_lack GIGABYTES: prints a sentence if the file system of the cache has less free space.
@@ -161,10 +162,11 @@ cache_purge() {
 		exec {fd}<&-
 	done
 	cache_remove "${CACHE_ENTRIES[@]/#/$RRXE_CACHE/}"
-	rm -f "$RRXE_CACHE/$CACHE_TAG"
-	if rmdir "$RRXE_CACHE" 2>/dev/null; then
-		say "removed the cache $RRXE_CACHE"
-	else
+	# The tag stays with other files, so that the directory can be the cache again.
+	if [[ -n $(find "$RRXE_CACHE/" -mindepth 1 -maxdepth 1 ! -name "$CACHE_TAG" -print -quit) ]]; then
 		say "removed the files of rrxe in $RRXE_CACHE, but not the directory, which has other files"
+		return
 	fi
+	cache_remove "$RRXE_CACHE"
+	say "removed the cache $RRXE_CACHE"
 }

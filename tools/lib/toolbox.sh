@@ -92,7 +92,7 @@ toolbox_space() {
 	local gigabytes=1
 	[[ -e $TOOLBOX/complete ]] || ((gigabytes += 3))
 	case $1 in
-	toolbox | shell | build-provider | install-provider) ;;
+	toolbox | shell | build-provider | install-provider | install-tools) ;;
 	*) compgen -G "$RRXE_CACHE/kernel/[0-9]*/complete" >/dev/null || ((gigabytes += 4)) ;;
 	esac
 	case $1 in
