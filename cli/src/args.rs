@@ -47,11 +47,28 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 10)]
         wait: u64,
     },
+    /// Show rates, QPs, retransmissions and drops of all links, in a live table
+    Top {
+        /// Seconds between two updates
+        #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+        interval: f64,
+        /// End after this number of updates
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
     /// Print the completion script for a shell
     Completions {
         /// Shell for which the script is
         shell: Shell,
     },
+}
+
+/// Parses the time between two updates.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("the interval must be between 0.1 and 3600 seconds".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +79,13 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn intervals_out_of_range_are_refused() {
+        for (text, accepted) in [("1", true), ("0.1", true), ("0", false), ("nan", false)] {
+            assert_eq!(interval(text).is_ok(), accepted, "{text}");
+        }
     }
 
     #[test]

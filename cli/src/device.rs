@@ -140,6 +140,15 @@ impl Device {
         self.counter("completer_retry_err") + self.counter("rto_resends")
     }
 
+    /// Returns the number of dropped packets.
+    pub(crate) fn drops(&self) -> u64 {
+        let drops = self
+            .counters
+            .iter()
+            .filter(|(name, _)| name.starts_with("drop_"));
+        drops.map(|(_, count)| count).sum()
+    }
+
     /// Returns the counters above 0 that hint at trouble, with their values.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = (&str, u64)> {
         let counters = self
@@ -347,7 +356,7 @@ mod tests {
             seen,
             [("drop_icrc", 2), ("rto_resends", 4), ("send_err", 1)]
         );
-        assert_eq!(device.retransmissions(), 4);
+        assert_eq!((device.drops(), device.retransmissions()), (2, 4));
     }
 
     #[test]

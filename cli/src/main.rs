@@ -12,6 +12,7 @@ mod manage;
 mod netdev;
 mod status;
 mod tool;
+mod top;
 
 use std::{
     io::{self, Write},
@@ -56,6 +57,7 @@ fn run(command: Command) -> Result<(String, ExitCode), Failure> {
             }
             report.text(json)
         }
+        Command::Top { interval, count } => top::run(interval, count)?,
         Command::Completions { shell } => completions(shell),
     };
     Ok((text, status))

@@ -44,6 +44,7 @@ refuse "a name that is taken" "name rrxe0 is taken" in1 rrxe add rrxe0 lo
 refuse "add without root" "needs root" in1 setpriv --reuid 65534 --clear-groups rrxe add rrxe1 lo
 refuse "del without root" "needs root" in1 setpriv --reuid 65534 --clear-groups rrxe del rrxe0
 refuse "del of a missing link" "no link rrxe9" in1 rrxe del rrxe9
+refuse "top without a terminal" "needs a terminal" in1 rrxe top
 check "del deletes the link" in1 rrxe del rrxe0
 check "no device is left" test ! -e /sys/class/infiniband/rrxe0
 ip -n h1 link set eth0 down
