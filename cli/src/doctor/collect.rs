@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs::{self, OpenOptions},
-    io::ErrorKind,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
@@ -22,6 +22,10 @@ use crate::{
 
 /// Directories in which a linker finds libibverbs.
 const LIBRARY_DIRECTORIES: [&str; 4] = ["/usr/lib/*", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+/// Error of a call that the kernel's code refuses.
+const EPERM: i32 = 1;
+/// Error of a call that the mode of a file refuses.
+const EACCES: i32 = 13;
 /// Capability that exempts from the limit on locked memory (CAP_IPC_LOCK).
 const IPC_LOCK: u32 = 14;
 
@@ -202,19 +206,43 @@ fn device_files() -> DeviceFiles {
             continue;
         };
         let file = Path::new("/dev/infiniband").join(file_name(&path));
-        match OpenOptions::new().read(true).write(true).open(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                forbidden.push(file.display().to_string());
-                uverbs.push(link);
-            }
-            _ => uverbs.push(link),
+        let opened = OpenOptions::new().read(true).write(true).open(&file);
+        let access = access(opened.as_ref().err());
+        if access != Access::Absent {
+            uverbs.push(link);
+        }
+        if access == Access::Forbidden {
+            forbidden.push(file.display().to_string());
         }
     }
     DeviceFiles {
         uverbs,
         forbidden,
         has_rdma_cm: Path::new("/dev/infiniband/rdma_cm").exists(),
+    }
+}
+
+/// Whether this process can use a device file.
+#[derive(Debug, PartialEq)]
+enum Access {
+    Granted,
+    Forbidden,
+    /// The file is missing, or its device belongs to another network namespace.
+    Absent,
+}
+
+/// Interprets the error with which a device file was opened. ib_core refuses a device of another
+/// network namespace by EPERM, and the file's mode refuses a user by EACCES. The devices controller
+/// of cgroups refuses a container by EPERM, too, which needs the file from its host.
+fn access(error: Option<&io::Error>) -> Access {
+    match error {
+        None => Access::Granted,
+        Some(error) if error.kind() == ErrorKind::NotFound => Access::Absent,
+        Some(error) => match error.raw_os_error() {
+            Some(EPERM) => Access::Absent,
+            Some(EACCES) => Access::Forbidden,
+            _ => Access::Granted,
+        },
     }
 }
 
@@ -319,6 +347,23 @@ mod tests {
         );
         assert!(has_capability("CapEff:\t0000000000004000\n", IPC_LOCK));
         assert!(!has_capability("CapEff:\t0000000000000001\n", IPC_LOCK));
+    }
+
+    #[test]
+    fn errors_of_device_files_are_interpreted() {
+        for (errno, wanted) in [
+            (1, Access::Absent),
+            (2, Access::Absent),
+            (13, Access::Forbidden),
+            (16, Access::Granted),
+        ] {
+            assert_eq!(
+                access(Some(&io::Error::from_raw_os_error(errno))),
+                wanted,
+                "{errno}"
+            );
+        }
+        assert_eq!(access(None), Access::Granted);
     }
 
     #[test]
