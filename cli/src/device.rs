@@ -171,14 +171,17 @@ pub(crate) fn path_mtu(netdev_mtu: u32) -> u32 {
     fitting.unwrap_or(256)
 }
 
-/// Returns all RDMA devices that this network namespace shows. `netdevs` are the network devices of
-/// this namespace.
+/// Returns all RDMA devices that this network namespace shows: none if the kernel has no RDMA core.
+/// `netdevs` are the network devices of this namespace.
 ///
 /// # Errors
 ///
 /// Those of [`tool::json`].
 pub(crate) fn all(netdevs: &[Netdev]) -> Result<Vec<Device>, Failure> {
-    let lines: Vec<LinkLine> = tool::json("rdma", &["-j", "link"])?;
+    let lines: Vec<LinkLine> = match tool::json("rdma", &["-j", "link"]) {
+        Err(failure) if failure.is_of_absent_core() => return Ok(Vec::new()),
+        lines => lines?,
+    };
     let versions: Vec<DeviceLine> = tool::json("rdma", &["-j", "-d", "dev"])?;
     let resources: Vec<ResourceLine> = tool::json("rdma", &["-j", "resource"])?;
     let statistics: Vec<StatisticLine> = tool::json("rdma", &["-j", "statistic", "show", "link"])?;

@@ -17,6 +17,13 @@ const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 
+impl Failure {
+    /// Returns whether `rdma` failed because the kernel has no RDMA core, and can load none.
+    pub(crate) fn is_of_absent_core(&self) -> bool {
+        self.0.contains("NETLINK_RDMA")
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
@@ -128,6 +135,23 @@ mod tests {
     fn a_missing_program_is_named_with_its_package() {
         let failure = missing("rdma", &io::Error::from(io::ErrorKind::NotFound));
         assert!(failure.0.contains("rdma") && failure.0.contains("iproute2"));
+    }
+
+    #[test]
+    fn the_failure_of_rdma_without_the_core_is_recognized() {
+        for (text, is_absent) in [
+            (
+                "rdma -j link failed: Failed to open NETLINK_RDMA socket",
+                true,
+            ),
+            ("rdma -j link failed: error: Operation not permitted", false),
+        ] {
+            assert_eq!(
+                Failure(text.to_owned()).is_of_absent_core(),
+                is_absent,
+                "{text}"
+            );
+        }
     }
 
     #[test]

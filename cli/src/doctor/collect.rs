@@ -37,7 +37,7 @@ const IPC_LOCK: u32 = 14;
 pub(super) fn host() -> Result<Facts, Failure> {
     let netdevs = netdev::all()?;
     let devices = device::all(&netdevs)?;
-    let system = tool::text("rdma", &["system", "show"])?;
+    let system = output("rdma", &["system", "show"]);
     let mut unknown = Vec::new();
     let kernel = kernel();
     Ok(Facts {

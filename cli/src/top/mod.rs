@@ -104,7 +104,11 @@ fn update(view: &mut View, last: Option<Sample>) -> Option<Sample> {
 
 fn sample() -> Result<(Vec<Device>, Vec<Qp>), Failure> {
     let devices = device::all(&netdev::all()?)?;
-    let qps = tool::json("rdma", &["-j", "-dd", "resource", "show", "qp"])?;
+    // Without a device, the kernel may have no RDMA core, on which `rdma` depends.
+    let qps = match devices.is_empty() {
+        true => Vec::new(),
+        false => tool::json("rdma", &["-j", "-dd", "resource", "show", "qp"])?,
+    };
     Ok((devices, qps))
 }
 

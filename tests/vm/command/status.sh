@@ -36,6 +36,12 @@ check "the JSON has all counters" json 'status["links"][0]["counters"]["drop_icr
 in2 bash -c "printf junk >/dev/udp/$HOST1_V4/4791"
 check "status shows counters that hint at trouble" wait_for 20 shows "drop_short 1" in1 rrxe status
 
+mkdir /tmp/no-core
+printf '#!/bin/sh\necho Failed to open NETLINK_RDMA socket >&2\nexit 1\n' >/tmp/no-core/rdma
+chmod +x /tmp/no-core/rdma
+check "status on a kernel without the RDMA core" shows "There is no link" \
+	in1 env "PATH=/tmp/no-core:$PATH" rrxe status
+
 refuse "a second link on the network device" "eth0 has a link already" in1 rrxe add rrxe1 eth0
 refuse "a missing network device" "no network device absent0" in1 rrxe add rrxe1 absent0
 ip -n h1 link add link eth0 name vlan5 type vlan id 5

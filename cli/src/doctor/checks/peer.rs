@@ -2,6 +2,8 @@
 
 //! Checks of the path to a peer.
 
+use std::net::IpAddr;
+
 use crate::{
     device::Device,
     doctor::{
@@ -16,7 +18,7 @@ pub(super) fn peer(facts: &Facts) -> Vec<Finding> {
     let Some(peer) = &facts.peer else {
         return Vec::new();
     };
-    let steps = [address, route, reachability, path_mtu, port, roce];
+    let steps = [address, scope, route, reachability, path_mtu, port, roce];
     let first = steps.into_iter().find_map(|step| step(peer, facts));
     first.into_iter().chain(loss(peer)).collect()
 }
@@ -28,6 +30,22 @@ fn address(peer: &Peer, _: &Facts) -> Option<Finding> {
             "peer-name",
             format!("The name {name} has no address."),
             "Correct the name, or add it to /etc/hosts or to your name server.",
+        )
+    })
+}
+
+/// A link-local address names no host without a network device, which the checks do not pass on.
+fn scope(peer: &Peer, _: &Facts) -> Option<Finding> {
+    let is_link_local =
+        matches!(peer.address, Some(IpAddr::V6(address)) if address.is_unicast_link_local());
+    is_link_local.then(|| {
+        error(
+            "peer-name",
+            format!(
+                "The address {} is link-local, which the doctor cannot check.",
+                peer.name
+            ),
+            "Give another address of the peer.",
         )
     })
 }

@@ -49,12 +49,18 @@ fn expect_of_peer(check: &str, name: &str, change: fn(&mut Peer), remedy: &str) 
 
 #[test]
 fn faults_of_a_peer_are_found() {
-    let cases: [PeerCase; 11] = [
+    let cases: [PeerCase; 12] = [
         (
             "peer-name",
             "no address",
             |peer| peer.address = None,
             "/etc/hosts",
+        ),
+        (
+            "peer-name",
+            "link-local",
+            |peer| peer.address = "fe80::1".parse().ok(),
+            "another address",
         ),
         (
             "peer-route",
