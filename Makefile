@@ -25,6 +25,8 @@ check:
 	@tools/rrxe check
 test-debug:
 	@tools/rrxe test-debug
+test-system:
+	@tools/rrxe test-system
 kunit:
 	@tools/rrxe kunit
 rustdoc:
@@ -52,4 +54,4 @@ help:
 # make passes variables of its command line (make vm RUN=script.sh VCPUS=4) to tools/rrxe in the
 # environment.
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools demo test check test-debug kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools demo test check test-debug test-system kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help

@@ -17,7 +17,7 @@ preflight() {
 	upstream) [[ -z ${TREE:-} || -e $TREE/.git ]] || die "TREE=$TREE is no git checkout of a kernel" ;;
 	esac
 	case $command in
-	test | check | test-debug | fuzz | bench | bench-gate) need_programs python3 ;;
+	test | check | test-debug | test-system | fuzz | bench | bench-gate) need_programs python3 ;;
 	esac
 	prepare_root "$command"
 }

@@ -96,7 +96,7 @@ toolbox_space() {
 	*) compgen -G "$RRXE_CACHE/kernel/[0-9]*/complete" >/dev/null || ((gigabytes += 4)) ;;
 	esac
 	case $1 in
-	vm | demo | test | check | test-debug | bench | bench-gate | fuzz)
+	vm | demo | test | check | test-debug | test-system | bench | bench-gate | fuzz)
 		compgen -G "$RRXE_CACHE/boot/*/complete" >/dev/null || ((gigabytes += 2))
 		;;
 	esac
