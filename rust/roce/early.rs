@@ -3,7 +3,7 @@
 //! Early packets: request packets of a reliable connection that arrive before a missing one.
 //!
 //! The engine carries out packets in the order of their PSNs. It asks its host to keep an early
-//! packet ([`EarlyPackets::keep_request`](crate::host::EarlyPackets)). Once the engine expects the
+//! packet ([`EarlyPackets::keep_early`](crate::host::EarlyPackets)). Once the engine expects the
 //! packet's PSN, the host passes the packet again. So the peer need not send the packet again.
 
 use core::marker::PhantomData;
@@ -13,6 +13,17 @@ use crate::qp::Slots;
 
 /// A kept packet is ahead of the expected one by fewer PSNs than this. A power of two.
 pub const MOST_AHEAD: u32 = 1 << 9;
+
+/// Direction of a connection's packets. Each has PSNs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the requester to the responder. The engine expects
+    /// [`Qp::expected_psn`](crate::qp::Qp::expected_psn).
+    Request,
+    /// READ responses and atomic acknowledgments, from the responder to the requester. The engine
+    /// expects [`Qp::oldest_unfinished`](crate::qp::Qp::oldest_unfinished).
+    Response,
+}
 
 /// Result of the host's attempt to keep a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! none may call back into the engine. "The payload" is that of the packet that the engine handles
 //! at the moment. The host keeps it, and the engine names only its destination.
 
-use crate::early::Kept;
+use crate::early::{Direction, Kept};
 use crate::ids::{Rkey, Srqn};
 use crate::psn::Psn;
 use crate::wc::{RecvWc, SendWc, WcStatus};
@@ -247,16 +247,15 @@ pub trait Memory {
 /// A host that keeps none uses the default methods. The peer then sends all packets after a missing
 /// one again.
 pub trait EarlyPackets {
-    /// Keeps the request packet that the engine handles at the moment, until the engine expects its
-    /// `psn`. Then the host passes it to the engine again, before any other request packet. The
-    /// engine expects `expected` now. The host may drop a kept packet at any time.
-    fn keep_request(&mut self, _expected: Psn, _psn: Psn) -> Kept {
+    /// Keeps the packet that the engine handles at the moment, until the engine expects its `psn`.
+    /// Then the host passes it to the engine again, before any other packet of this `direction`.
+    /// The engine expects `expected` now. The host may drop a kept packet at any time.
+    fn keep_early(&mut self, _direction: Direction, _expected: Psn, _psn: Psn) -> Kept {
         Kept::Refused
     }
 
-    /// Returns the PSN of the first kept request packet from `start` on. The engine expects
-    /// `expected` now.
-    fn first_request(&mut self, _expected: Psn, _start: Psn) -> Option<Psn> {
+    /// Returns the PSN of the first kept packet from `start` on. The engine expects `expected` now.
+    fn first_early(&mut self, _direction: Direction, _expected: Psn, _start: Psn) -> Option<Psn> {
         None
     }
 
@@ -265,8 +264,8 @@ pub trait EarlyPackets {
         0
     }
 
-    /// Drops all kept packets.
-    fn drop_early(&mut self) {}
+    /// Drops all kept packets of this direction.
+    fn drop_early(&mut self, _direction: Direction) {}
 }
 
 /// An asynchronous event of the QP. The host delivers it after it has dropped all locks.
@@ -296,6 +295,8 @@ pub enum Count {
     OutOfSeqRequest,
     /// Request packets ahead of the expected PSN that the host keeps.
     EarlyRequest,
+    /// READ responses and atomic acknowledgments ahead of the expected PSN that the host keeps.
+    EarlyResponse,
     /// Received RNR NAKs, except those that arrive during the wait that an earlier one requested.
     RcvdRnrErr,
     /// Sent RNR NAKs.

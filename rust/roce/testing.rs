@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::vec;
 use std::vec::Vec;
 
+use crate::early::{Direction, Kept};
 use crate::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
     RecvQueue, RemoteAccess, ScatterFault, SendQueue,
@@ -78,6 +79,9 @@ pub(crate) struct MockHost {
     pub events: Vec<Event>,
     /// The counters that were incremented.
     pub counts: Vec<Count>,
+    /// Whether the host keeps early responses, and the PSNs of those that it keeps.
+    pub keeps_early: bool,
+    pub kept: Vec<Psn>,
 }
 
 impl MockHost {
@@ -104,6 +108,8 @@ impl MockHost {
             recv_wcs: Vec::new(),
             events: Vec::new(),
             counts: Vec::new(),
+            keeps_early: false,
+            kept: Vec::new(),
         }
     }
 
@@ -304,7 +310,29 @@ impl Memory for MockHost {
     }
 }
 
-impl EarlyPackets for MockHost {}
+impl EarlyPackets for MockHost {
+    fn keep_early(&mut self, direction: Direction, _expected: Psn, psn: Psn) -> Kept {
+        if !self.keeps_early || direction != Direction::Response {
+            return Kept::Refused;
+        }
+        if self.kept.contains(&psn) {
+            return Kept::Already;
+        }
+        self.kept.push(psn);
+        Kept::Kept
+    }
+
+    fn first_early(&mut self, _direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        let later = self.kept.iter().filter(|psn| !psn.before(start));
+        later.copied().min_by_key(|psn| psn.ahead_of(expected))
+    }
+
+    fn drop_early(&mut self, direction: Direction) {
+        if direction == Direction::Response {
+            self.kept.clear();
+        }
+    }
+}
 
 impl Completions for MockHost {
     fn complete_send(&mut self, wc: SendWc) {

@@ -15,7 +15,7 @@
 extern crate roce;
 
 use core::hint::black_box;
-use roce::early::Kept;
+use roce::early::{Direction, Kept};
 use roce::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
     RecvQueue, RemoteAccess, ScatterFault, SendQueue,
@@ -145,18 +145,18 @@ impl Memory for Opaque {
 }
 
 impl EarlyPackets for Opaque {
-    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
-        black_box((expected, psn));
+    fn keep_early(&mut self, direction: Direction, expected: Psn, psn: Psn) -> Kept {
+        black_box((direction, expected, psn));
         black_box(Kept::Kept)
     }
 
-    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
-        black_box(expected);
+    fn first_early(&mut self, direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        black_box((direction, expected));
         black_box(Some(start))
     }
 
-    fn drop_early(&mut self) {
-        black_box(());
+    fn drop_early(&mut self, direction: Direction) {
+        black_box(direction);
     }
 }
 
@@ -303,6 +303,10 @@ pub fn peer_repeats_reads(qp: &OpaqueQp<'_>) -> bool {
 #[inline(never)]
 pub fn expected_psn(qp: &OpaqueQp<'_>) -> Psn {
     qp.expected_psn()
+}
+
+pub fn oldest_unfinished(qp: &OpaqueQp<'_>) -> Psn {
+    qp.oldest_unfinished()
 }
 
 #[inline(never)]

@@ -70,7 +70,7 @@ impl Context {
 
 /// Returns the earlier of two instants.
 #[inline]
-fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
@@ -515,7 +515,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         if side == Side::Requester && !self.context.config.kind.is_reliable() {
             // A send error of an unreliable QP doesn't affect its receive queue (§10.3.1.6).
             self.state = State::Sqe;
-            self.requester.fail();
+            self.requester.fail(host);
             self.backlog = true;
         } else {
             self.enter_err(host);
@@ -530,7 +530,7 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         }
         self.state = State::Err;
         self.pause = Pause::default();
-        self.requester.fail();
+        self.requester.fail(host);
         self.responder.fail(&self.context, host);
         self.backlog = true;
         if self.context.config.has_srq {

@@ -13,6 +13,12 @@ impl<W: Slots<SendWqe>, R: Slots<Replay>> Qp<W, R> {
         self.responder.rq_psn()
     }
 
+    /// Returns the oldest PSN in flight whose request is unfinished.
+    #[inline]
+    pub fn oldest_unfinished(&self) -> Psn {
+        self.requester.una()
+    }
+
     /// Returns the path MTU.
     #[inline]
     pub fn path_mtu(&self) -> Mtu {

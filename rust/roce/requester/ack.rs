@@ -40,10 +40,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         match packet.body {
             Body::Ack(aeth) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
-                    if packet.bth.reserved.fills_gaps() && context.offers_to_fill_gaps() {
-                        let cookie = packet.bth.reserved.extension();
-                        self.reserved = self.reserved.with_extension(cookie);
-                    }
+                    self.learn_cookie(packet, aeth.msn, context);
                     self.record_msn(psn.next(), aeth.msn);
                     self.vouch(psn.next(), now, context, host);
                     self.check_gap(now, context, host)
@@ -78,6 +75,19 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 self.answered(packet, now, context, host)
             }
             _ => Outcome::Continue,
+        }
+    }
+
+    /// Learns the cookie of early packets from a positive response with this MSN. The responder
+    /// doesn't change it.
+    #[inline]
+    fn learn_cookie(&mut self, packet: &Packet, msn: u32, context: &Context) {
+        let told = packet.bth.reserved;
+        if told.fills_gaps() && self.reserved.extension() == 0 {
+            let is_proven = context.offers_to_fill_gaps() && self.is_plausible(msn);
+            if is_proven {
+                self.reserved = self.reserved.with_extension(told.extension());
+            }
         }
     }
 
@@ -146,11 +156,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         }
         self.hinted = false;
         self.filled_later = 0;
+        self.continue_rereads(now, context, host);
         if self.kept != 0 {
             self.retry.limit_burst(self.sent.ahead_of(self.una));
         }
         self.kept = 0;
-        self.shrunk = self.shrunk.filter(|sent| self.una.before(*sent));
         if self.asked_first.before(self.una) {
             self.asked_first = self.una;
         }
@@ -174,18 +184,21 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Detects a lost response: the oldest unfinished PSN is acknowledged, but its own response is
     /// missing.
     fn check_gap<H: Host>(&mut self, now: Instant, context: &Context, host: &mut H) -> Outcome {
-        if self.una.before(self.acked) {
-            self.resend_on_hint(Loss::Unknown, now, context, host)
-        } else {
-            Outcome::Continue
+        if !self.una.before(self.acked) {
+            return Outcome::Continue;
         }
+        if self.may_reread(context) {
+            self.reread(now, host);
+            return Outcome::Continue;
+        }
+        self.resend_on_hint(Loss::Unknown, now, context, host)
     }
 
     /// Continues after an RTO, when the acknowledgment covers more than the packet that was sent
     /// again. A responder that keeps early packets may have missed that packet only.
     fn continue_after_rto(&mut self, may_skip: bool, now: Instant) {
         if self.reserved.extension() != 0 {
-            self.retry.lower_limit_by(1);
+            self.note_losses(self.una.minus(1), 1);
         }
         self.retry.limit_burst(self.sent.ahead_of(self.una));
         if may_skip {
@@ -277,12 +290,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return Outcome::Continue;
         }
         if let Some(aeth) = aeth {
+            if psn == self.una {
+                self.learn_cookie(packet, aeth.msn, context);
+            }
             self.record_msn(psn, aeth.msn);
         }
         self.vouch(psn, now, context, host);
         // A WQE that failed when it was sent again no longer counts as started. It ends with its
         // fault, whatever the response to its first copy says.
         if psn != self.una || self.started == 0 {
+            self.keep_early(packet, now, context, host);
             return self.check_gap(now, context, host);
         }
         match self.accept(packet, context, host) {
@@ -296,11 +313,33 @@ impl<W: Slots<SendWqe>> Requester<W> {
     }
 
     /// Returns whether `packet` is the kind of response that the request with its PSN waits for.
-    fn is_awaited(&self, packet: &Packet, context: &Context) -> bool {
+    pub(super) fn is_awaited(&self, packet: &Packet, context: &Context) -> bool {
         let psn = packet.bth.psn;
         let mut started = (0..self.started).map_while(|index| self.window.get(index));
         let asked = started.find(|wqe| psn.ahead_of(wqe.first) < wqe.packets);
-        asked.is_some_and(|wqe| awaits(wqe, packet, context))
+        asked.is_some_and(|wqe| self.awaits(wqe, packet, context))
+    }
+
+    /// Returns whether `packet` is the response that `wqe` waits for. The PSN of `packet` is one of
+    /// `wqe`.
+    ///
+    /// A response that was asked for again may begin and end anywhere in its READ.
+    fn awaits(&self, wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
+        let psn = packet.bth.psn;
+        let index = psn.ahead_of(wqe.first);
+        match (wqe.answer(), packet.body) {
+            (Answer::Read, Body::ReadResponse(part)) => {
+                let (_, length) = wqe.piece(index, context.settings.path_mtu);
+                let fits = fits(part, wqe.request_ends(index))
+                    || self.rereads.may_include(psn) && is_no_refusal(part);
+                fits && packet.payload_len == length
+            }
+            (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_))) => {
+                fits(part, true) && packet.payload_len == 0
+            }
+            (Answer::Atomic, Body::AtomicAck(aeth, _)) => is_positive(aeth),
+            _ => false,
+        }
     }
 
     /// Checks the response to the oldest unfinished PSN against its request, and stores its
@@ -312,7 +351,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) -> Result<(), ScatterFault> {
         let oldest = self.window.get(0).ok_or(WcStatus::BadRespErr)?;
-        if !awaits(oldest, packet, context) {
+        if !self.awaits(oldest, packet, context) {
             return Err(WcStatus::BadRespErr.into());
         }
         let slot = oldest.wr.slot;
@@ -350,6 +389,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let (offset, _) = oldest.piece(psn.ahead_of(oldest.first), context.settings.path_mtu);
         if host.scatter_send(oldest.wr.slot, offset).is_err() {
             return false;
+        }
+        if let Some(aeth) = aeth(&train.packet.body) {
+            self.learn_cookie(&train.packet, aeth.msn, context);
         }
         let last = psn.plus(train.count.saturating_sub(1));
         match part {
@@ -439,23 +481,6 @@ fn aeth(body: &Body) -> Option<Aeth> {
     }
 }
 
-/// Returns whether `packet` is the response that `wqe` waits for. The PSN of `packet` is one of
-/// `wqe`.
-fn awaits(wqe: &SendWqe, packet: &Packet, context: &Context) -> bool {
-    let index = packet.bth.psn.ahead_of(wqe.first);
-    match (wqe.answer(), packet.body) {
-        (Answer::Read, Body::ReadResponse(part)) => {
-            let (_, length) = wqe.piece(index, context.settings.path_mtu);
-            fits(part, wqe.request_ends(index)) && packet.payload_len == length
-        }
-        (Answer::Empty, Body::ReadResponse(part @ ReadPart::Only(_))) => {
-            fits(part, true) && packet.payload_len == 0
-        }
-        (Answer::Atomic, Body::AtomicAck(aeth, _)) => is_positive(aeth),
-        _ => false,
-    }
-}
-
 /// Returns whether `train`, whose place is `part`, holds the next READ responses of one request of
 /// `wqe`. Its first PSN is one of `wqe`.
 fn awaits_train(wqe: &SendWqe, part: ReadPart, train: &Train, context: &Context) -> bool {
@@ -479,6 +504,11 @@ fn fits(part: ReadPart, ends: bool) -> bool {
         ReadPart::Middle => !ends,
         ReadPart::Last(aeth) | ReadPart::Only(aeth) => ends && is_positive(aeth),
     }
+}
+
+/// Returns whether a READ response has no AETH or a positive one.
+fn is_no_refusal(part: ReadPart) -> bool {
+    aeth(&Body::ReadResponse(part)).is_none_or(is_positive)
 }
 
 /// Returns whether the syndrome says that the request was carried out.

@@ -18,6 +18,7 @@ mod ack;
 mod ask;
 mod challenge;
 mod repair;
+mod reread;
 mod retry;
 mod rto;
 mod segment;
@@ -28,9 +29,10 @@ mod wqe;
 #[cfg(test)]
 mod tests;
 
+use crate::early::Direction;
 use crate::host::{Count, Fetch, Host};
 use crate::psn::Psn;
-use crate::qp::{Context, Outcome, Slots, Steps};
+use crate::qp::{earliest, Context, Outcome, Slots, Steps};
 use crate::time::Instant;
 use crate::wc::WcStatus;
 use crate::wire::packet::Reserved;
@@ -38,6 +40,7 @@ use crate::wr::SendSlot;
 
 use challenge::Challenge;
 use repair::LaterGaps;
+use reread::Rereads;
 use retry::{Due, Loss, Retry};
 use window::Window;
 use wqe::{admit, completion};
@@ -85,6 +88,8 @@ struct Before {
     sent: Psn,
     asked: Psn,
     unasked: u32,
+    /// A request for lost READ responses was polled instead.
+    is_reread: bool,
 }
 
 /// The send side of a QP.
@@ -153,12 +158,11 @@ pub struct Requester<W> {
     filled_later: u32,
     /// The oldest packet of the gap that was filled last, and the time at which that began.
     filled_at: Option<(Psn, Instant)>,
-    /// One past the newest packet that had been sent when a gap last lowered the limit of packets
-    /// in flight.
-    shrunk: Option<Psn>,
     /// Number of packets that may be in flight beyond the limit, because the responder keeps as
     /// many packets behind a gap.
     kept: u32,
+    /// Lost READ responses.
+    rereads: Rereads,
     /// Status of the WQE that follows the started ones, if that WQE has failed. The QP enters an
     /// error state once the failed WQE is the oldest.
     fault: Option<WcStatus>,
@@ -185,6 +189,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
                 sent: Psn::new(0),
                 asked: Psn::new(0),
                 unasked: 0,
+                is_reread: false,
             },
             probes: false,
             msn: 0,
@@ -196,8 +201,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             later: LaterGaps::default(),
             filled_later: 0,
             filled_at: None,
-            shrunk: None,
             kept: 0,
+            rereads: Rereads::default(),
             fault: None,
             retry: Retry::new(),
         }
@@ -221,6 +226,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             sent: sq_psn,
             asked: sq_psn,
             unasked: 0,
+            is_reread: false,
         };
         self.msn = 0;
         self.counted = sq_psn;
@@ -231,13 +237,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
         while let Some(wqe) = self.window.pop() {
             host.retire_send(wqe.wr.slot);
         }
-        self.forget();
+        self.fail(host);
         self.start(Psn::new(0));
     }
 
     /// Enters an error state: nothing is sent any more.
-    pub(crate) fn fail(&mut self) {
+    pub(crate) fn fail<H: Host>(&mut self, host: &mut H) {
         self.forget();
+        host.drop_early(Direction::Response);
     }
 
     /// Enters RTS from SQE: flushes the WQEs that were taken before the error. The WQEs that are
@@ -262,8 +269,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.later = LaterGaps::default();
         self.filled_later = 0;
         self.filled_at = None;
-        self.shrunk = None;
         self.kept = 0;
+        self.rereads = Rereads::default();
         self.fault = None;
         self.retry = Retry::new();
     }
@@ -307,7 +314,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Returns the instant at which [`Self::handle_timeout`] must be called, if a timer runs.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.retry.deadline()
+        earliest(self.retry.deadline(), self.rereads.deadline())
     }
 
     /// Tells the peer, in further requests, whether this requester fills gaps. If it doesn't, its
@@ -345,10 +352,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
         context: &Context,
         host: &mut H,
     ) -> Outcome {
+        self.expire_early(now, host);
         match self.retry.due(now) {
             Due::Nothing => Outcome::Continue,
             Due::Rto => {
-                self.resend_oldest(host);
+                self.resend_oldest(context, host);
                 Outcome::Continue
             }
             Due::Resume => {
@@ -370,8 +378,11 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Sends the oldest packet in flight again after an RTO. This isn't a retry.
     ///
     /// A NAK that arrives before the next progress is ignored: it may report the same loss.
-    fn resend_oldest<H: Host>(&mut self, host: &mut H) {
+    fn resend_oldest<H: Host>(&mut self, context: &Context, host: &mut H) {
         host.count(Count::Rto);
+        if self.reread_after_rto(context) {
+            return;
+        }
         let may_skip = self.reads.requests == 0 && self.is_behind_sent();
         self.retry.end_rto(self.una, self.sent, may_skip);
         self.hinted = true;
@@ -451,6 +462,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// is sent when the cursor reaches it. If one acknowledged the packet, an earlier copy has
     /// arrived.
     pub(crate) fn take_back(&mut self, psn: Psn, count: u32) {
+        if self.before.is_reread {
+            return self.rereads.ask_again(psn);
+        }
         let at = match self.cursor.packet {
             0 => self.cursor.wqe.checked_sub(1),
             _ => Some(self.cursor.wqe),
@@ -515,6 +529,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
         Some(self.cursor) == self.behind_sent()
     }
 
+    /// Returns the PSN of the cursor's packet.
+    fn cursor_psn(&self) -> Psn {
+        match self.window.get(self.cursor.wqe) {
+            Some(wqe) if self.cursor.wqe < self.started => wqe.first.plus(self.cursor.packet),
+            _ => self.next,
+        }
+    }
+
     /// Returns the position behind the newest packet that was sent. Returns `None` if no WQE has
     /// started.
     fn behind_sent(&self) -> Option<Cursor> {
@@ -556,6 +578,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.past_gap = None;
         self.later = LaterGaps::default();
         self.kept = 0;
+        self.rereads.forget_gaps();
         self.save_asked();
     }
 

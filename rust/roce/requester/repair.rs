@@ -67,28 +67,32 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.count_kept(kept);
             return Outcome::Continue;
         }
-        if missing == 0 || self.reads.requests != 0 || !self.may_skip_kept() {
+        let fills = missing != 0 && self.reads.requests == 0 && self.may_skip_kept();
+        if !fills && self.reserved.extension() == 0 {
             return self.resend_on_hint(Loss::Unknown, now, context, host);
         }
-        let was_hinted = self.hinted;
-        // Packets that were in flight when the limit last shrank were lost in the same congestion.
-        let is_known = self.shrunk.is_some_and(|sent| self.una.before(sent));
-        let loss = match is_known {
-            true => Loss::Known,
-            false => Loss::Packets(missing),
-        };
-        let outcome = self.resend_on_hint(loss, now, context, host);
-        if was_hinted {
-            self.count_kept(kept);
-        } else if self.hinted && outcome == Outcome::Continue {
+        if self.hinted {
+            if fills {
+                self.count_kept(kept);
+            }
+            return Outcome::Continue;
+        }
+        let outcome = self.resend_on_hint(Loss::Known, now, context, host);
+        if !self.hinted || outcome == Outcome::Fatal {
+            return outcome;
+        }
+        self.note_losses(self.una, missing.max(1));
+        if fills {
             self.mark_gap(missing, now);
             self.later = later;
             self.count_kept(kept);
-            if !is_known {
-                self.shrunk = Some(self.sent);
-            }
         }
         outcome
+    }
+
+    /// Lowers the limit of packets in flight after `count` packets from `psn` on were lost.
+    pub(super) fn note_losses(&mut self, psn: Psn, count: u32) {
+        self.retry.note_losses(psn, count, self.una, self.sent);
     }
 
     /// Adds to `kept` the number of packets that one NAK stands for: the responder sends a NAK for
@@ -135,6 +139,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return;
         }
         self.later.push((psn, psn.plus(missing)));
+        self.note_losses(psn, missing);
         if self.past_gap.is_none() && self.is_behind_sent() {
             self.leave_gap();
         }

@@ -23,8 +23,6 @@ const MOST_QUEUED: u32 = 8;
 const MOST_COUNTED: u32 = 16;
 /// Number of packets that may be sent at once after a gap was filled.
 const FEW_AT_ONCE: u32 = 16;
-/// Number of packets of a gap up to which its loss may have another reason than congestion.
-const FEW_LOST: u32 = 2;
 /// Number of arrived packets for which the limit grows by one after a loss.
 const GROWTH: u32 = 16;
 /// Maximum number of packets from one acknowledgment request to the next.
@@ -69,10 +67,26 @@ pub(super) struct Retry {
     /// A second limit of packets in flight after a gap was filled, so that few packets are sent at
     /// once. It grows by one per arrived packet, and ends when it reaches `limit`.
     burst: Option<u32>,
+    /// The flight of packets whose loss last lowered the limit.
+    flight: Option<Flight>,
     /// Retransmission timeout.
     rto: Rto,
     /// State before the oldest packet was sent again after an RTO, until it is acknowledged.
     before_rto: Option<BeforeRto>,
+}
+
+/// The packets that were in flight when the loss of one of them was found. Their losses are a sign
+/// of the same congestion.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// One past the newest packet.
+    sent: Psn,
+    /// Limit of packets in flight before.
+    limit: u32,
+    /// Number of lost packets.
+    lost: u32,
+    /// One past the newest of them.
+    past_lost: Psn,
 }
 
 /// State before the oldest packet was sent again after an RTO.
@@ -102,9 +116,7 @@ pub(super) enum RtoResult {
 /// Extent of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// This many packets were lost, and later ones arrived.
-    Packets(u32),
-    /// The limit of packets in flight was lowered for this loss before.
+    /// Later packets arrived. [`Retry::note_losses`] has lowered the limit of packets in flight.
     Known,
     /// The number is not known.
     Unknown,
@@ -133,6 +145,7 @@ impl Retry {
             threshold: MOST_IN_FLIGHT,
             arrived: 0,
             burst: None,
+            flight: None,
             rto: Rto::default(),
             before_rto: None,
         }
@@ -261,6 +274,11 @@ impl Retry {
         self.burst = None;
     }
 
+    /// Ends the RTO of a response that is asked for again.
+    pub(super) fn end_rto_of_response(&mut self) {
+        self.rto.end();
+    }
+
     /// Returns whether only the oldest packet may be sent, because an RTO has ended and the packet
     /// is not acknowledged yet.
     pub(super) fn sends_oldest(&self) -> bool {
@@ -321,6 +339,7 @@ impl Retry {
         self.rnr_spent = 0;
         self.unproven = 0;
         let result = self.end_recovery(una);
+        self.flight = self.flight.filter(|flight| una.before(flight.sent));
         if self.limit < MOST_IN_FLIGHT || self.burst.is_some() {
             self.raise_limits(packets.min(MOST_COUNTED));
         }
@@ -360,10 +379,6 @@ impl Retry {
         }
         self.spent = self.spent.saturating_add(1);
         match loss {
-            Loss::Packets(count) => {
-                self.lower_limit_by(count);
-                self.rto.suspend();
-            }
             Loss::Known => self.rto.suspend(),
             Loss::Unknown => {
                 self.lower_limit();
@@ -373,18 +388,41 @@ impl Retry {
         true
     }
 
-    /// Lowers the limit of packets in flight after the loss of `count` packets.
+    /// Lowers the limit of packets in flight after `count` packets from `psn` on were lost. The
+    /// packets from `una` up to `sent` are in flight. Packets that were noted before don't count.
     ///
-    /// If few packets were lost, and the round-trip time shows that few packets waited in queues,
-    /// the network has room for as many packets as are in flight, and the loss has another reason
-    /// than congestion (TCP Veno, IEEE JSAC 21.2). Then the limit hardly shrinks.
-    pub(super) fn lower_limit_by(&mut self, count: u32) {
-        let less = match self.rto.queued(self.limit) {
-            Some(queued) if queued <= MOST_QUEUED && count <= FEW_LOST => self.limit >> 6,
-            _ => self.limit >> 2,
+    /// If at most a quarter of a flight is lost, the network has room for as many packets as are in
+    /// flight without those that wait in queues, as the round-trip time shows (after TCP Veno, IEEE
+    /// JSAC 21.2). If more are lost, the limit falls by a quarter.
+    pub(super) fn note_losses(&mut self, psn: Psn, count: u32, una: Psn, sent: Psn) {
+        let known = self.flight.filter(|flight| una.before(flight.sent));
+        if known.is_some_and(|flight| psn.before(flight.past_lost)) {
+            return;
+        }
+        let mut flight = known.unwrap_or(Flight {
+            sent,
+            limit: self.limit,
+            lost: 0,
+            past_lost: psn,
+        });
+        let quarter = flight.limit >> 2;
+        let were_few = known.is_some_and(|flight| flight.lost <= quarter);
+        flight.lost = flight.lost.saturating_add(count);
+        flight.past_lost = psn.plus(count);
+        self.flight = Some(flight);
+        let are_few = flight.lost <= quarter;
+        let less = match self.rto.queued(flight.limit) {
+            Some(queued) if are_few => queued
+                .saturating_sub(MOST_QUEUED)
+                .saturating_add(flight.limit >> 6)
+                .min(quarter),
+            _ => quarter,
         };
-        self.limit = self.limit.saturating_sub(less.max(1)).max(LEAST_IN_FLIGHT);
-        self.threshold = self.limit;
+        if known.is_none() || were_few && !are_few {
+            let lowered = flight.limit.saturating_sub(less.max(1));
+            self.limit = self.limit.min(lowered.max(LEAST_IN_FLIGHT));
+            self.threshold = self.limit;
+        }
     }
 
     /// Halves the limit of packets in flight.

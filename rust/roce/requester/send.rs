@@ -95,6 +95,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if self.window.len() != self.started
             || self.cursor.wqe < self.started
             || self.fault.is_some()
+            || self.rereads.may_be_due()
         {
             return false;
         }
@@ -116,6 +117,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     ) -> Option<Progress> {
         if !context.config.kind.is_reliable() {
             self.finish_sent(host);
+        }
+        if self.rereads.may_be_due() {
+            return self.send_reread(next, now, context, host);
         }
         if self.cursor.wqe < self.started {
             return self.send_started(next, now, limit, draining, context, host);
@@ -196,7 +200,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let reads = self.reads;
         if wqe.uses_rd_atomic() {
             let few = reads.requests < LEAST_READS
-                || reads.packets.saturating_add(wqe.span(index)) <= limit;
+                || reads.packets.saturating_add(wqe.span(index)) <= limit.saturating_add(self.kept);
             return few && reads.requests < u32::from(context.settings.max_rd_atomic);
         }
         // A missing packet of a gap counts as in flight already.
@@ -334,6 +338,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             sent: self.sent,
             asked: self.asked,
             unasked: self.unasked,
+            is_reread: false,
             ..self.before
         };
         let again = self.note_sent(step);

@@ -23,6 +23,7 @@ mod errors;
 mod gaps;
 mod order;
 mod reads;
+mod rereads;
 mod rto;
 mod segments;
 

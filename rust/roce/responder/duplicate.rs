@@ -86,7 +86,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Answers a READ again. The peer requests the original range or a part of that range.
     fn read_again<H: Host>(&mut self, psn: Psn, reth: Reth, context: &Context, host: &mut H) {
         let mtu = context.settings.path_mtu.bytes();
-        let Some((number, stream)) = self.find_read(psn, &reth, mtu) else {
+        let Some((number, pending)) = self.find_read(psn, &reth, mtu) else {
             return;
         };
         let checked = match reth.length {
@@ -94,7 +94,7 @@ impl<R: Slots<Replay>> Responder<R> {
             length => host.check_remote(reth.rkey, reth.va, length, RemoteAccess::Read),
         };
         match checked.map_err(nak_code) {
-            Ok(()) => self.ring.demand(number, Pending::Stream(stream)),
+            Ok(()) => self.ring.demand(number, pending),
             // The first answer is still due, and will meet the same fault.
             Err(_) if self.is_unanswered(number) => return,
             // The peer may have received all data, and this READ may be a late copy. So the QP
@@ -113,7 +113,7 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Returns the record of the READ that this one repeats in whole or in part, and the part to
     /// send.
-    fn find_read(&self, psn: Psn, reth: &Reth, mtu: u32) -> Option<(Number, Stream)> {
+    fn find_read(&self, psn: Psn, reth: &Reth, mtu: u32) -> Option<(Number, Pending)> {
         let position = self.position_of(psn)?;
         let number = self.ring.find(position)?;
         let replay = self.ring.get(number)?;
@@ -127,20 +127,19 @@ impl<R: Slots<Replay>> Responder<R> {
         if reth.rkey != original.rkey || !same_place || end > original.length {
             return None;
         }
-        // Responses that were due before and follow the requested part stay due.
-        let end = match replay.pending {
-            Pending::Stream(stream) => end.max(stream.end),
-            _ => end,
+        let part = Stream {
+            next,
+            end,
+            begun: false,
+            again: true,
+            rest: 0,
+            rest_again: false,
         };
-        Some((
-            number,
-            Stream {
-                next,
-                end,
-                begun: false,
-                again: true,
-            },
-        ))
+        let merged = match replay.pending {
+            Pending::Stream(due) => merge(due, part, original.length, mtu),
+            Pending::Nothing | Pending::Whole | Pending::Refused(..) => part,
+        };
+        Some((number, Pending::Stream(merged)))
     }
 
     /// Cancels the acknowledgment that is due, if an answer with `psn` covers it.
@@ -148,5 +147,38 @@ impl<R: Slots<Replay>> Responder<R> {
         if matches!(self.answer, Answer::Ack(due) if due.before(psn)) {
             self.answer = Answer::Nothing;
         }
+    }
+}
+
+/// Returns the responses of a READ of `length` bytes to send after the peer has requested `part`
+/// again, while those of `due` are due. None of these is forgotten, unless the peer asks for all
+/// responses from `part` on.
+fn merge(due: Stream, part: Stream, length: u32, mtu: u32) -> Stream {
+    let is_before = |next: u32| part.next < next && part.end <= next.saturating_mul(mtu);
+    // The peer asks only for responses that were sent.
+    if due.end == length && is_before(due.next) {
+        return Stream {
+            rest: due.next,
+            rest_again: due.again,
+            ..part
+        };
+    }
+    let end = due.end.max(part.end);
+    match due.rest {
+        _ if part.end == length => part,
+        0 if due.next <= part.next => Stream { end, ..due },
+        0 => Stream { end, ..part },
+        rest if is_before(rest) => Stream {
+            next: due.next.min(part.next),
+            end,
+            rest,
+            rest_again: due.rest_again,
+            ..part
+        },
+        _ => Stream {
+            next: due.next.min(part.next),
+            end: length,
+            ..part
+        },
     }
 }

@@ -13,7 +13,7 @@
 //! of one. With the cookie, it needs 2²⁴ · 2¹¹ / 511 packets on average.
 
 use super::{is_recorded, Answer, Replay, Responder};
-use crate::early::Kept;
+use crate::early::{Direction, Kept};
 use crate::host::{Count, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
@@ -114,14 +114,14 @@ impl<R: Slots<Replay>> Responder<R> {
             self.gap.peer_goes_back = true;
             return false;
         }
-        host.keep_request(self.expected, packet.bth.psn) == Kept::Kept
+        host.keep_early(Direction::Request, self.expected, packet.bth.psn) == Kept::Kept
     }
 
     /// Takes the later gap to report: its first PSN and the number of missing packets. Returns
     /// `None` if the gap is filled, or has become the first gap.
     pub(super) fn take_later_gap<H: Host>(&mut self, host: &mut H) -> Option<(Psn, GapReport)> {
         let start = self.gap.later.take()?;
-        let next = host.first_request(self.expected, start)?;
+        let next = host.first_early(Direction::Request, self.expected, start)?;
         let missing = next.ahead_of(start).min(u32::from(MOST_MISSING)) as u8;
         let is_later = self.expected.before(start) && self.gap.order != Order::NotReady;
         let report = GapReport { missing, is_later };
@@ -198,7 +198,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         let is_reported = |past: &Psn| self.expected.before(*past);
         self.gap.past_reported = self.gap.past_reported.filter(is_reported);
-        match host.first_request(self.expected, self.expected) {
+        match host.first_early(Direction::Request, self.expected, self.expected) {
             Some(first) => {
                 self.gap.kept_until = Some(now.after(MOST_KEPT));
                 if first != self.expected {
@@ -236,7 +236,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Returns [`GapReport::missing`] of the NAK that is sent now: the number of packets before the
     /// first one that the host keeps.
     pub(super) fn count_missing<H: Host>(&mut self, host: &mut H) -> u8 {
-        let first = host.first_request(self.expected, self.expected);
+        let first = host.first_early(Direction::Request, self.expected, self.expected);
         let missing = first.map_or(0, |first| first.ahead_of(self.expected));
         let missing = missing.min(u32::from(MOST_MISSING)) as u8;
         self.gap.past_reported = Some(self.expected.plus(u32::from(missing)));
@@ -252,7 +252,7 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Drops the early packets if they were kept too long.
     pub(crate) fn expire_early<H: Host>(&mut self, now: Instant, host: &mut H) {
         if self.gap.kept_until.is_some_and(|until| until <= now) {
-            host.drop_early();
+            host.drop_early(Direction::Request);
             self.forget_early();
         }
     }
@@ -262,7 +262,8 @@ impl<R: Slots<Replay>> Responder<R> {
     pub(super) fn is_gap_being_left<H: Host>(&self, host: &mut H) -> bool {
         matches!(self.answer, Answer::Missing { due: None, .. })
             && self.gap.past_seen.is_some()
-            && host.first_request(self.expected, self.expected) == Some(self.expected)
+            && host.first_early(Direction::Request, self.expected, self.expected)
+                == Some(self.expected)
     }
 
     /// Records that the last NAK did not leave the host.
@@ -272,7 +273,7 @@ impl<R: Slots<Replay>> Responder<R> {
 
     /// Forgets the gap, and drops the early packets.
     pub(super) fn forget_gap<H: Host>(&mut self, host: &mut H) {
-        host.drop_early();
+        host.drop_early(Direction::Request);
         self.gap = Gap::default();
     }
 }

@@ -53,6 +53,25 @@ pub(super) struct Stream {
     pub(super) begun: bool,
     /// The peer requested the data before.
     pub(super) again: bool,
+    /// Index of the packet from which the response goes on after lost packets were sent again. 0 if
+    /// no other packets are due.
+    pub(super) rest: u32,
+    /// The peer requested the data of the rest before.
+    pub(super) rest_again: bool,
+}
+
+impl Stream {
+    /// Returns the packets of a READ of `length` bytes that are due after lost ones.
+    pub(super) fn after_lost(&self, length: u32) -> Option<Self> {
+        (self.rest != 0).then_some(Self {
+            next: self.rest,
+            end: length,
+            begun: true,
+            again: self.rest_again,
+            rest: 0,
+            rest_again: false,
+        })
+    }
 }
 
 /// Number of times that an answer was sent in full.
@@ -112,6 +131,8 @@ impl Replay {
                 end: reth.length,
                 begun: false,
                 again: false,
+                rest: 0,
+                rest_again: false,
             }),
             _ => Pending::Whole,
         };

@@ -65,6 +65,7 @@ impl<R: Slots<Replay>> Responder<R> {
                 before,
                 after,
             };
+            self.announce_cookie(next);
             if matches!(before.0, Pending::Stream(_)) {
                 let count = next.as_ref().map_or(1, |transmit| transmit.count);
                 self.unheard = self.unheard.saturating_add(count);
@@ -115,6 +116,16 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
+    /// Tells the peer the cookie of early packets in an answer.
+    #[inline]
+    fn announce_cookie(&self, next: &mut Option<Transmit>) {
+        if let Some(Transmit { packet, .. }) = next {
+            if !matches!(packet.body, Body::Ack(_)) {
+                packet.bth.reserved = self.gap.announced_cookie();
+            }
+        }
+    }
+
     /// Builds the NAK of a later gap, if one is to be reported. If the host drops it, the gap is
     /// reported when it has become the first one.
     fn report_later_gap<H: Host>(&mut self, context: &Context, host: &mut H) -> Option<Transmit> {
@@ -138,7 +149,8 @@ impl<R: Slots<Replay>> Responder<R> {
     /// Schedules the last response that was polled again, because the host dropped it.
     ///
     /// Requests may have arrived since the poll. If one of them led to a newer acknowledgment or
-    /// requested the answer again, the response to it covers the dropped response.
+    /// requested the answer from the dropped response on again, the response to it covers the
+    /// dropped response.
     pub(crate) fn take_back(&mut self) {
         let undo = core::mem::replace(&mut self.undo, Undo::Nothing);
         if matches!(undo, Undo::Answer(Answer::Missing { due: None, .. })) {
@@ -157,12 +169,25 @@ impl<R: Slots<Replay>> Responder<R> {
                 before: (pending, sent),
                 after,
             } => {
-                let replay = self.ring.get_mut(number);
-                let left = replay.filter(|replay| (replay.pending, replay.sent) == after);
-                if let Some(replay) = left {
-                    replay.sent = sent;
-                    self.ring.demand(number, pending);
-                }
+                let Some(replay) = self.ring.get_mut(number) else {
+                    return;
+                };
+                let restored = match (replay.pending, pending) {
+                    _ if (replay.pending, replay.sent) == after => pending,
+                    // The peer has asked for lost responses meanwhile.
+                    (Pending::Stream(lost), Pending::Stream(dropped))
+                        if lost.rest == next_of(after.0) && lost.next < dropped.next =>
+                    {
+                        Pending::Stream(Stream {
+                            rest: dropped.next,
+                            rest_again: dropped.again,
+                            ..lost
+                        })
+                    }
+                    _ => return,
+                };
+                replay.sent = sent;
+                self.ring.demand(number, restored);
             }
         }
     }
@@ -266,6 +291,14 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
+/// Returns the index of the next READ response that is due, 0 if there is none.
+fn next_of(pending: Pending) -> u32 {
+    match pending {
+        Pending::Stream(stream) => stream.next,
+        Pending::Nothing | Pending::Whole | Pending::Refused(..) => 0,
+    }
+}
+
 /// Builds the next packet of a remembered answer, or a train of `limit` READ responses at most.
 /// `msn` is the current one, which a NAK carries.
 fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> Option<Transmit> {
@@ -330,6 +363,8 @@ fn next_read_response(
             begun: true,
             ..stream
         });
+    } else if let Some(rest) = stream.after_lost(reth.length) {
+        replay.pending = Pending::Stream(rest);
     } else {
         replay.finish();
     }

@@ -273,7 +273,8 @@ fn read_response(
         _ => (0, Source::None),
     };
     let sourced = transmit.source == source || len == 0;
-    if ends != last
+    let ends_part = ends && side.rx.parts.contains(&(ext + 1));
+    if (ends != last && !ends_part)
         || (message.answer_starts(ext) && !starts)
         || transmit.packet.payload_len != len
         || !sourced

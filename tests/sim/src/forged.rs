@@ -79,7 +79,8 @@ fn forge(rng: &mut Rng, side: &Side, packet: &Packet) -> Option<Packet> {
         }
         (kind, Body::ReadRequest(reth)) if carried_out(side, packet) => match kind {
             3 => reth.rkey.0 ^= 1,
-            _ => reth.length += side.profile.mtu.bytes() + 1,
+            // The READ may be a part of the original one, so this exceeds that one, too.
+            _ => reth.length += 1 << 30,
         },
         (_, Body::Atomic(eth)) if carried_out(side, packet) => eth.va ^= 8,
         _ => return None,

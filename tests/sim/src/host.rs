@@ -2,7 +2,7 @@
 
 //! The engine's host: simulates the kernel side and records the engine's calls.
 
-use roce::early::{EarlyQueue, Kept};
+use roce::early::{Direction, EarlyQueue, Kept};
 use roce::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess,
     Memory as RemoteMemory, QueueFault, RecvQueue, RemoteAccess, ScatterFault, SendQueue,
@@ -32,31 +32,33 @@ pub(crate) struct SimHost<'a> {
     pub(crate) srqn: Option<Srqn>,
     /// The early packets that the host keeps.
     pub(crate) early: &'a mut Early,
-    /// The PSN of the packet being handled, if the engine asked the host to keep it.
-    pub(crate) keep: Option<Psn>,
+    /// The direction and PSN of the packet being handled, if the engine asked the host to keep it.
+    pub(crate) keep: Option<(Direction, Psn)>,
 }
 
-/// A node's early packets of one QP, with their payload.
-pub(crate) type Early = EarlyQueue<(Packet, Vec<u8>), Vec<Option<(Packet, Vec<u8>)>>>;
+/// A node's early requests and early responses of one QP, with their payload.
+pub(crate) type Early = [EarlyQueue<(Packet, Vec<u8>), Vec<Option<(Packet, Vec<u8>)>>>; 2];
 
 impl EarlyPackets for SimHost<'_> {
-    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
-        let kept = self.early.check(expected, psn);
+    fn keep_early(&mut self, direction: Direction, expected: Psn, psn: Psn) -> Kept {
+        let kept = self.early[direction as usize].check(expected, psn);
         if kept == Kept::Kept {
-            self.keep = Some(psn);
+            self.keep = Some((direction, psn));
         }
         kept
     }
 
-    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
-        self.early.first(expected, start)
+    fn first_early(&mut self, direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early[direction as usize].first(expected, start)
     }
 
-    fn drop_early(&mut self) {
-        self.early.clear();
-        self.side.rx.early.clear();
-        self.side.rx.past_seen = None;
-        self.side.rx.peer_goes_back = false;
+    fn drop_early(&mut self, direction: Direction) {
+        self.early[direction as usize].clear();
+        if direction == Direction::Request {
+            self.side.rx.early.clear();
+            self.side.rx.past_seen = None;
+            self.side.rx.peer_goes_back = false;
+        }
     }
 }
 

@@ -59,7 +59,24 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     if ext == side.tx.sent {
         cut(&mut side.messages[index], ext, packet, mtu.bytes());
     }
-    content(side, transmit, ext, index)?;
+    let end = request_end(side, packet, ext, index, mtu.bytes());
+    content(side, transmit, ext, index, end)?;
+    match reread(side, ext, index, end) {
+        Reread::No => side.tx.was_reread = false,
+        Reread::Certain => {
+            side.tx.was_reread = true;
+            return Ok(());
+        }
+        Reread::Possible => {
+            side.tx.was_reread = true;
+            side.tx.may_continue.push(end);
+            if (ext..end).contains(&side.tx.una) {
+                side.tx.maybe_tries += 1;
+                side.tx.rnr_until = side.tx.rnr_until.filter(|(until, _)| now < *until);
+            }
+            return Ok(());
+        }
+    }
     let message = &side.messages[index];
     let next = if side.unreliable {
         return once(side, packet, ext, index);
@@ -81,6 +98,7 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
     }
     side.tx.cursor = next;
     (side.tx.after, side.tx.unsent) = (next, false);
+    side.tx.may_continue.clear();
     side.tx.past_gap = side.tx.past_gap.filter(|past| ext < *past);
     if side.tx.past_gap.is_some_and(|past| past <= next) {
         side.tx.may_skip = true;
@@ -118,6 +136,10 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
     let Some(ext) = tx.numbering.ext(psn, tx.una) else {
         return;
     };
+    if tx.was_reread {
+        tx.muddled = true;
+        return;
+    }
     if ext <= tx.una && tx.una < tx.cursor {
         tx.tries -= 1;
         tx.tries_without_faults -= u32::from(!tx.may_be_rto);
@@ -145,7 +167,9 @@ fn once(side: &mut Side, packet: &Packet, ext: u64, index: usize) -> Check {
 }
 
 /// Checks headers and payload of a packet against its message.
-fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
+///
+/// `end` is one past the last packet of the response to a READ request.
+fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize, end: u64) -> Check {
     let packet = &transmit.packet;
     let mtu = side.profile.mtu;
     let message = &side.messages[index];
@@ -155,7 +179,7 @@ fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
         _ => Service::Rc,
     };
     let segment = ext - message.first;
-    let (body, len) = message.request(segment, message.answer_end(ext), mtu);
+    let (body, len) = message.request(segment, end, mtu);
     let carried = if len == 0 {
         matches!(transmit.source, Source::None | Source::Send { .. })
     } else {
@@ -182,6 +206,45 @@ fn content(side: &Side, transmit: &Transmit, ext: u64, index: usize) -> Check {
         ));
     }
     Ok(())
+}
+
+/// Returns one past the last packet of the response to a request.
+fn request_end(side: &Side, packet: &Packet, ext: u64, index: usize, mtu: u32) -> u64 {
+    let end = side.messages[index].answer_end(ext);
+    match packet.body {
+        Body::ReadRequest(reth) if may_reread(side, ext) => {
+            end.min(ext + u64::from(reth.length.div_ceil(mtu).max(1)))
+        }
+        _ => end,
+    }
+}
+
+/// Returns whether the requester may ask for the lost response `ext` only: a later response or an
+/// acknowledgment says that the request was carried out.
+fn may_reread(side: &Side, ext: u64) -> bool {
+    let tx = &side.tx;
+    side.keeps_early && (tx.una..tx.executed_by_peer).contains(&ext)
+}
+
+/// Whether a request asks for lost responses only, and the requester goes on where it was.
+enum Reread {
+    No,
+    Certain,
+    /// The requester may also have gone back.
+    Possible,
+}
+
+fn reread(side: &mut Side, ext: u64, index: usize, end: u64) -> Reread {
+    let message = &side.messages[index];
+    if !may_reread(side, ext) || !message.wants_response() {
+        return Reread::No;
+    }
+    let whole = end == message.answer_end(ext);
+    side.tx.muddled = true;
+    match whole {
+        false => Reread::Certain,
+        true => Reread::Possible,
+    }
 }
 
 /// Records the end of a request into which a READ is cut, when the request is sent for the first
@@ -241,11 +304,15 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     let next = tx.cursor.max(tx.una);
     // Requests that were carried out although a response before them was lost need not be sent
     // again.
-    let skipped = next < ext
-        && ext <= tx.executed_by_peer
-        && side.messages.iter().skip(side.completed).all(|message| {
+    let executed = tx.executed_by_peer;
+    let skips = |next| {
+        let skips = |message: &Message| {
             message.end() <= next || ext <= message.first || !message.wants_response()
-        });
+        };
+        let mut messages = side.messages.iter().skip(side.completed);
+        next < ext && ext <= executed && messages.all(skips)
+    };
+    let skipped = skips(next);
     // The requester may have skipped to the end, and may request an acknowledgment with the newest
     // packet.
     let is_behind = tx.may_skip && !restarts && (ext == tx.sent || (asks && ext + 1 == tx.sent));
@@ -253,6 +320,14 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
         return Ok(());
     }
     let continues = (ext == tx.after && tx.una <= ext) || (ext == tx.una && tx.unsent);
+    if tx
+        .may_continue
+        .iter()
+        .any(|after| ext == *after || skips(*after))
+    {
+        tx.muddled = true;
+        return Ok(());
+    }
     let is_last = ext == tx.sent || (asks && ext + 1 == tx.sent);
     let fills = tx.past_gap.is_some() || !tx.later_gaps.is_empty();
     if fills && (continues || is_last) {
@@ -476,7 +551,9 @@ fn justify(side: &Side, index: usize, status: WcStatus) -> Check {
     };
     let spent = |retries| {
         let limit = u32::from(retries) + 1;
-        tx.tries == limit || (tx.muddled && tx.tries > limit) || tx.starved
+        (tx.tries..=tx.tries + tx.maybe_tries).contains(&limit)
+            || (tx.muddled && tx.tries > limit)
+            || tx.starved
     };
     let oldest = span.contains(&tx.una);
     let right = match status {

@@ -130,7 +130,7 @@ impl Reference<'_> {
             return forecast;
         }
         if ext < rx.epsn {
-            self.duplicate(ext);
+            self.duplicate(ext, packet);
             return forecast;
         }
         let Some(index) = self.peer.message_at(ext) else {
@@ -161,7 +161,7 @@ impl Reference<'_> {
     }
 
     /// Handles a duplicate. A READ whose memory is gone may be refused without breaking the QP.
-    fn duplicate(&mut self, ext: u64) {
+    fn duplicate(&mut self, ext: u64, packet: &Packet) {
         let Some(index) = self.peer.message_at(ext) else {
             return;
         };
@@ -193,6 +193,11 @@ impl Reference<'_> {
         let SendOp::Read(at) = message.wr.op else {
             return;
         };
+        if let Body::ReadRequest(reth) = packet.body {
+            let mtu = self.side.profile.mtu.bytes();
+            let end = ext + u64::from(reth.length.div_ceil(mtu).max(1));
+            self.side.rx.parts.push(end);
+        }
         let len = message.wr.length;
         let access = RemoteAccess::Read;
         if len > 0 && self.memory.grant(at.rkey, at.va, len, access).is_err() {

@@ -171,6 +171,7 @@ fn advance(side: &mut Side, una: u64) {
         let may_jump = tx.may_skip || had_later;
         tx.tries = u32::from(una < tx.cursor || (may_jump && una < tx.sent));
         tx.tries_without_faults = 0;
+        tx.maybe_tries = 0;
         tx.rnr_naks = 0;
         tx.rnr_echoes = 0;
         tx.starved &= side.paused.1 > 0;

@@ -83,6 +83,8 @@ pub(crate) struct Tx {
     pub(crate) sent_at: Vec<u64>,
     /// Number of times that `una` was sent: since it became the oldest, and at most once before.
     pub(crate) tries: u32,
+    /// Number of times that `una` was sent, and was either counted in no retry or in one.
+    pub(crate) maybe_tries: u32,
     /// Number of times that `una` was sent since it became the oldest and the faults stopped,
     /// except those after a possible RTO.
     pub(crate) tries_without_faults: u32,
@@ -130,6 +132,11 @@ pub(crate) struct Tx {
     pub(crate) after: u64,
     /// The host dropped the packet that was sent last.
     pub(crate) unsent: bool,
+    /// One past each of the last packets that asked for lost responses, or were sent because the
+    /// requester has gone back.
+    pub(crate) may_continue: Vec<u64>,
+    /// The packet that was sent last asked, or may have asked, for lost responses only.
+    pub(crate) was_reread: bool,
     /// In SQD: the number at which sending must stop.
     pub(crate) drain_at: Option<u64>,
 }
@@ -203,6 +210,8 @@ pub(crate) struct Rx {
     pub(crate) read_revoked: bool,
     /// The highest number that requested an ACK or a response, and that no answer has covered yet.
     pub(crate) owes: Option<u64>,
+    /// The ends of the parts of READs that were requested again.
+    pub(crate) parts: Vec<u64>,
     /// The numbers that an acknowledgment may carry.
     pub(crate) may_ack: Vec<u64>,
     /// One past the last number of the newest request whose answer is remembered.
@@ -225,6 +234,8 @@ pub(crate) struct Side {
     pub(crate) profile: Profile,
     /// Number of the connection. Packets of an earlier one are lost.
     pub(crate) epoch: u32,
+    /// The hosts keep early packets.
+    pub(crate) keeps_early: bool,
     pub(crate) messages: Vec<Message>,
     pub(crate) taken: usize,
     pub(crate) retired: usize,

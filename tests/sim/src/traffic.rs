@@ -3,7 +3,7 @@
 //! The packets between the two ends (QPs) of each connection, and the messages that the simulated
 //! applications post.
 
-use roce::early::Kept;
+use roce::early::{Direction, Kept};
 use roce::host::AccessFault;
 use roce::qp::{QpKind, QpState, TransmitFault};
 use roce::transmit::{Source, Transmit};
@@ -422,10 +422,8 @@ impl World {
             qp.handle_packet(now, packet, host);
             host.keep
         });
-        if let Some(psn) = keep.flatten() {
-            self.ends[end]
-                .early
-                .insert(psn, (*packet, payload.to_vec()));
+        if let Some((direction, psn)) = keep.flatten() {
+            self.ends[end].early[direction as usize].insert(psn, (*packet, payload.to_vec()));
         }
         self.nodes[node].inject = None;
         self.settle(end, before, &forecast)?;
@@ -443,7 +441,11 @@ impl World {
     fn receive_early(&mut self, end: usize) -> Check {
         loop {
             let End { qp, early, .. } = &mut self.ends[end];
-            let next = qp.as_ref().and_then(|qp| early.take(qp.expected_psn()));
+            let [requests, responses] = early;
+            let next = qp.as_ref().and_then(|qp| {
+                let request = requests.take(qp.expected_psn());
+                request.or_else(|| responses.take(qp.oldest_unfinished()))
+            });
             let Some((packet, payload)) = next else {
                 return Ok(());
             };
@@ -459,7 +461,9 @@ impl World {
         let End { qp, early, .. } = &mut self.ends[end];
         let expected = qp.as_ref().map(|qp| qp.expected_psn());
         match expected {
-            Some(expected) if !is_response(&packet.body) => early.check(expected, packet.bth.psn),
+            Some(expected) if !is_response(&packet.body) => {
+                early[Direction::Request as usize].check(expected, packet.bth.psn)
+            }
             _ => Kept::Refused,
         }
     }

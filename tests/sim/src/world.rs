@@ -2,7 +2,7 @@
 
 //! The simulated world: two nodes, the QPs on them, and the loop of virtual time.
 
-use roce::early::MOST_AHEAD;
+use roce::early::{EarlyQueue, MOST_AHEAD};
 use roce::host::RemoteAccess;
 use roce::ids::Qpn;
 use roce::qp::{Config, Qp, QpKind, QpState, Replay, SendWqe};
@@ -473,12 +473,13 @@ impl End {
             paused: (0, 0),
             pause: 0,
             resetting: false,
+            keeps_early: false,
         };
         side.clear();
         Self {
             qp: None,
             side,
-            early: Early::new(Vec::new()),
+            early: [Vec::new(), Vec::new()].map(EarlyQueue::new),
             to_post: if kind == QpKind::XrcTgt { 0 } else { swarm.ops },
             next_id: (index as u64) << 32,
             kinds: Vec::new(),
@@ -489,8 +490,9 @@ impl End {
 
     /// Creates a QP.
     pub(crate) fn create(&mut self, window: usize, keeps_early: bool) {
+        self.side.keeps_early = keeps_early;
         let places = if keeps_early { MOST_AHEAD } else { 0 };
-        self.early = Early::new(vec![None; places as usize]);
+        self.early = [(), ()].map(|()| EarlyQueue::new(vec![None; places as usize]));
         let config = Config {
             kind: self.side.kind,
             qpn: Qpn::new(self.side.qpn),

@@ -9,7 +9,7 @@ const LAST: ReadPart = ReadPart::Last(DONE);
 const ONLY: ReadPart = ReadPart::Only(DONE);
 const FIRST_PART: ReadPart = ReadPart::First(DONE);
 
-fn reth_of(transmit: &Transmit) -> (u32, u64, u32) {
+pub(super) fn reth_of(transmit: &Transmit) -> (u32, u64, u32) {
     match transmit.packet.body {
         Body::ReadRequest(reth) => {
             let offset = reth.va - REMOTE.va;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::vec;
 use std::vec::Vec;
 
-use crate::early::Kept;
+use crate::early::{Direction, Kept};
 use crate::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QpDropReason,
     QueueFault, RecvQueue, RemoteAccess, ScatterFault, SendQueue,
@@ -242,7 +242,7 @@ impl Memory for TestHost {
 }
 
 impl EarlyPackets for TestHost {
-    fn keep_request(&mut self, _expected: Psn, psn: Psn) -> Kept {
+    fn keep_early(&mut self, _direction: Direction, _expected: Psn, psn: Psn) -> Kept {
         let is_kept = |kept: &Option<Packet>| kept.is_some_and(|kept| kept.bth.psn == psn);
         if !self.keeps_early {
             return Kept::Refused;
@@ -254,13 +254,13 @@ impl EarlyPackets for TestHost {
         Kept::Kept
     }
 
-    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
+    fn first_early(&mut self, _direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
         let psns = self.early.iter().flatten().map(|kept| kept.bth.psn);
         psns.filter(|psn| !psn.before(start))
             .min_by_key(|psn| psn.ahead_of(expected))
     }
 
-    fn drop_early(&mut self) {
+    fn drop_early(&mut self, _direction: Direction) {
         self.early.clear();
     }
 }

@@ -129,6 +129,114 @@ fn a_repeated_part_does_not_shorten_the_responses_that_are_due() {
 }
 
 #[test]
+fn lost_responses_are_sent_before_the_rest() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 8 * MTU);
+    for _ in 0..5 {
+        bench.poll_said();
+    }
+    // The peer lacks response 1, then also 3 and 4.
+    bench.pass_at(Psn::new(11), read(1024, MTU), 0);
+    bench.pass_at(Psn::new(13), read(3072, 2 * MTU), 0);
+    let said = [
+        Said::Read(11, Part::First, 1024, MTU),
+        Said::Read(12, Part::Middle, 2048, MTU),
+        Said::Read(13, Part::Middle, 3072, MTU),
+        Said::Read(14, Part::Last, 4096, MTU),
+        Said::Read(15, Part::Middle, 5120, MTU),
+    ];
+    for (index, said) in said.into_iter().enumerate() {
+        let transmit = bench.poll().unwrap();
+        assert_eq!(super::said(&transmit), said);
+        assert_eq!(transmit.retransmission, index < 4);
+    }
+    bench.pass_at(Psn::new(10), read(0, MTU), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(10, Part::Only, 0, MTU),
+            Said::Read(16, Part::Middle, 6144, MTU),
+            Said::Read(17, Part::Last, 7168, MTU),
+        ]
+    );
+    bench.pass_at(Psn::new(12), read(2048, MTU), 0);
+    assert_eq!(bench.answers(), [Said::Read(12, Part::Only, 2048, MTU)]);
+}
+
+#[test]
+fn two_parts_of_a_finished_read_are_sent() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 8 * MTU);
+    assert_eq!(bench.answers().len(), 8);
+    bench.pass_at(Psn::new(11), read(1024, MTU), 0);
+    bench.pass_at(Psn::new(12), read(2048, MTU), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(11, Part::First, 1024, MTU),
+            Said::Read(12, Part::Last, 2048, MTU),
+        ]
+    );
+}
+
+#[test]
+fn a_dropped_response_is_sent_after_lost_ones() {
+    for polled in [3, 4] {
+        let mut bench = Bench::starting(QpKind::Rc, 10);
+        bench.pass_read(0, 4 * MTU);
+        for _ in 0..polled {
+            bench.poll_said();
+        }
+        bench.pass_at(Psn::new(10), read(0, MTU), 0);
+        bench.responder.take_back();
+        let mut expected = vec![Said::Read(10, Part::Only, 0, MTU)];
+        if polled == 3 {
+            expected.push(Said::Read(12, Part::Middle, 2048, MTU));
+        }
+        expected.push(Said::Read(13, Part::Last, 3072, MTU));
+        assert_eq!(bench.answers(), expected);
+    }
+}
+
+#[test]
+fn an_empty_read_that_is_repeated_is_answered_once() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 0);
+    bench.pass_at(Psn::new(10), read(0, 0), 0);
+    assert_eq!(bench.answers(), [Said::Read(10, Part::Only, 0, 0)]);
+}
+
+#[test]
+fn a_peer_that_asks_for_the_rest_interrupts_lost_responses() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    bench.pass_read(0, 4 * MTU);
+    for _ in 0..3 {
+        bench.poll_said();
+    }
+    bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+    bench.pass_at(Psn::new(12), read(2048, 2 * MTU), 0);
+    assert_eq!(
+        bench.answers(),
+        [
+            Said::Read(12, Part::First, 2048, MTU),
+            Said::Read(13, Part::Last, 3072, MTU),
+        ]
+    );
+}
+
+#[test]
+fn responses_have_the_cookie() {
+    let mut bench = Bench::starting(QpKind::Rc, 10);
+    let mut packet = bench.packet(read(0, 2 * MTU), 0);
+    packet.bth.reserved = packet.bth.reserved.with_fills_gaps(true);
+    assert_eq!(bench.hand_in(&packet), Outcome::Executed);
+    for _ in 0..2 {
+        let reserved = bench.poll().unwrap().packet.bth.reserved;
+        assert!(reserved.fills_gaps() && reserved.extension() != 0);
+    }
+}
+
+#[test]
 fn the_number_of_unanswered_reads_is_limited() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     for _ in 0..4 {

@@ -3,7 +3,7 @@
 //! The host of one QP: an application that always has the same number of work requests posted, and
 //! memory that peers may access. It keeps no bytes, it measures.
 
-use roce::early::{EarlyQueue, Kept, MOST_AHEAD};
+use roce::early::{Direction, EarlyQueue, Kept, MOST_AHEAD};
 use roce::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
     RecvQueue, RemoteAccess, ScatterFault, SendQueue,
@@ -50,10 +50,10 @@ pub(super) struct AppHost {
     pub(super) now: u64,
     /// Payload length of the packet that is being handled.
     pub(super) payload_len: u32,
-    /// The early packets.
-    pub(super) early: EarlyQueue<Packet, Vec<Option<Packet>>>,
-    /// The PSN of the packet that is being handled, if it is to be kept.
-    pub(super) keeps: Option<Psn>,
+    /// The early requests and the early responses.
+    pub(super) early: [EarlyQueue<Packet, Vec<Option<Packet>>>; 2],
+    /// The packet that is being handled is to be kept in this queue of `early`.
+    pub(super) keeps: Option<(Direction, Psn)>,
     /// Time at which payload was last stored, and the longest time without that, in nanoseconds.
     pub(super) stored: Option<u64>,
     pub(super) stall: u64,
@@ -73,7 +73,7 @@ impl AppHost {
             failure: None,
             now: 0,
             payload_len: 0,
-            early: EarlyQueue::new(vec![None; MOST_AHEAD as usize]),
+            early: [(), ()].map(|()| EarlyQueue::new(vec![None; MOST_AHEAD as usize])),
             keeps: None,
             stored: None,
             stall: 0,
@@ -199,18 +199,22 @@ impl Memory for AppHost {
 }
 
 impl EarlyPackets for AppHost {
-    fn keep_request(&mut self, expected: Psn, psn: Psn) -> Kept {
-        let kept = self.early.check(expected, psn);
-        self.keeps = (kept == Kept::Kept).then_some(psn);
+    fn keep_early(&mut self, direction: Direction, expected: Psn, psn: Psn) -> Kept {
+        let kept = self.early[direction as usize].check(expected, psn);
+        self.keeps = (kept == Kept::Kept).then_some((direction, psn));
         kept
     }
 
-    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
-        self.early.first(expected, start)
+    fn first_early(&mut self, direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early[direction as usize].first(expected, start)
     }
 
-    fn drop_early(&mut self) {
-        self.early.clear();
+    fn random(&mut self) -> u32 {
+        1
+    }
+
+    fn drop_early(&mut self, direction: Direction) {
+        self.early[direction as usize].clear();
     }
 }
 

@@ -300,7 +300,7 @@ impl Transfer {
         let end = &mut self.ends[index];
         end.host.now = self.now;
         end.take_in(packet);
-        while let Some(packet) = end.host.early.take(end.qp.expected_psn()) {
+        while let Some(packet) = end.next_early() {
             end.take_in(&packet);
         }
         self.turn(index);
@@ -326,9 +326,16 @@ impl End {
         let host = &mut self.host;
         host.payload_len = packet.payload_len;
         self.qp.handle_packet(Instant(host.now), packet, host);
-        if let Some(psn) = host.keeps.take() {
-            host.early.insert(psn, *packet);
+        if let Some((direction, psn)) = host.keeps.take() {
+            host.early[direction as usize].insert(psn, *packet);
         }
+    }
+
+    /// Takes an early packet that the engine expects now.
+    fn next_early(&mut self) -> Option<Packet> {
+        let [requests, responses] = &mut self.host.early;
+        let request = requests.take(self.qp.expected_psn());
+        request.or_else(|| responses.take(self.qp.oldest_unfinished()))
     }
 
     /// Creates a connected QP. `psns` are the first PSNs of both sides.

@@ -26,6 +26,8 @@ pub(crate) enum Counter {
     OutOfSeqRequest,
     /// Requests with a PSN ahead of the expected one that are kept until the missing ones arrive.
     EarlyRequest,
+    /// READ responses and atomic acknowledgments that are kept until earlier ones arrive.
+    EarlyResponse,
     /// RNR NAKs received, except those that arrive while the requester waits for an earlier one.
     ReceivedRnrNak,
     /// RNR NAKs sent.
@@ -98,6 +100,7 @@ pub(crate) static NAMES: [CounterName; LEN + Discard::COUNT] = [
     CounterName::new(c"duplicate_request"),
     CounterName::new(c"out_of_seq_request"),
     CounterName::new(c"early_request"),
+    CounterName::new(c"early_response"),
     CounterName::new(c"rcvd_rnr_err"),
     CounterName::new(c"send_rnr_err"),
     CounterName::new(c"rcvd_seq_err"),
@@ -170,6 +173,7 @@ impl Counters {
             Count::DuplicateRequest => Counter::DuplicateRequest,
             Count::OutOfSeqRequest => Counter::OutOfSeqRequest,
             Count::EarlyRequest => Counter::EarlyRequest,
+            Count::EarlyResponse => Counter::EarlyResponse,
             Count::RcvdRnrErr => Counter::ReceivedRnrNak,
             Count::SendRnrErr => Counter::SentRnrNak,
             Count::RcvdSeqErr => Counter::ReceivedSeqNak,

@@ -45,7 +45,7 @@ use crate::{
     qp::{
         cached_state::CachedState,
         capacity::{grant, new_kernel_queue, new_ring},
-        early::EarlyRequests,
+        early::KeptPackets,
         engine::{new_engine, Core},
         error_poll::ErrorPoll,
         filter::Filter,
@@ -409,7 +409,7 @@ fn new_core(
         peer_region: LastLookup::new(),
         local_qp: LastLookup::new(),
         trains: Default::default(),
-        early: EarlyRequests::default(),
+        early: KeptPackets::default(),
         parked: Parked::default(),
         error_poll: ErrorPoll::new(),
         closed: false,

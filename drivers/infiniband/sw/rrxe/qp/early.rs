@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Request packets that arrived before a missing one (`roce::early`). A QP keeps them until the
-//! missing packet arrives, so that the peer need not send them again.
+//! Packets that arrived before a missing one (`roce::early`). A QP keeps them until the missing
+//! packet arrives, so that the peer need not send them again.
 //!
-//! A packet is kept only if it has the QP's cookie, a random number that acknowledgments tell the
-//! peer. A peer can make a QP keep packets, and so can a forger who has found out the cookie. So
-//! the packets count in the limits of the QP's payer and network namespace, which leave memory to
-//! the inboxes (`has_room_to_keep()`, `rust/rdma/net/skb/backlog.rs`). The engine drops the packets
-//! if none of the missing packets arrives for a second.
+//! A packet is kept only if it has the responder's cookie, a random number that acknowledgments
+//! tell the peer. A peer can make a QP keep packets, and so can a forger who has found out the
+//! cookie. So the packets count in the limits of the QP's payer and network namespace, which leave
+//! memory to the inboxes (`has_room_to_keep()`, `rust/rdma/net/skb/backlog.rs`). The engine drops
+//! the packets if none of the missing packets arrives for a second.
 
 use kernel::prelude::*;
 use rdma::net::skb::{Discard, HeldPackets, HeldSkb, SkbQueue};
 use roce::{
-    early::{EarlyQueue, Kept, MOST_AHEAD},
+    early::{Direction, EarlyQueue, Kept, MOST_AHEAD},
     psn::Psn,
 };
 
@@ -21,33 +21,50 @@ use crate::{
     qp::engine::Engine,
 };
 
-/// The packets that a QP keeps, and their memory.
+/// The packets of one direction that a QP keeps, and their memory.
 struct Packets {
     queue: EarlyQueue<HeldSkb, KVec<Option<HeldSkb>>>,
     memory: HeldPackets,
 }
 
 /// The packets that a QP keeps. The turn lock (`qp/turn.rs`) protects them.
+///
+/// Memory is allocated only while there are packets.
 #[derive(Default)]
-pub(crate) struct EarlyRequests {
-    /// Memory is allocated only while there are packets.
-    packets: Option<Packets>,
+pub(crate) struct KeptPackets {
+    requests: Option<Packets>,
+    responses: Option<Packets>,
 }
 
-impl EarlyRequests {
+impl KeptPackets {
+    /// Returns the place of the packets of one direction.
+    fn place_of(&mut self, direction: Direction) -> &mut Option<Packets> {
+        match direction {
+            Direction::Request => &mut self.requests,
+            Direction::Response => &mut self.responses,
+        }
+    }
+
     /// Returns whether a packet with the PSN of `packet` is kept already, or can be kept. If it
     /// can, the caller passes it to [`Self::keep`]. `expected` is the PSN that the engine expects.
     /// Any context up to softirq.
     #[cold]
-    pub(super) fn check(&mut self, inbox: &SkbQueue, expected: Psn, packet: &RxPacket) -> Kept {
+    pub(super) fn check(
+        &mut self,
+        inbox: &SkbQueue,
+        direction: Direction,
+        expected: Psn,
+        packet: &RxPacket,
+    ) -> Kept {
         let psn = packet.packet.bth.psn;
         if !(1..MOST_AHEAD).contains(&psn.ahead_of(expected)) {
             return Kept::Refused;
         }
-        if self.packets.is_none() {
-            self.packets = Packets::new(inbox).ok();
+        let place = self.place_of(direction);
+        if place.is_none() {
+            *place = Packets::new(inbox).ok();
         }
-        match &mut self.packets {
+        match place {
             Some(packets) if packets.memory.has_room_for(&packet.skb) => {
                 packets.queue.check(expected, psn)
             }
@@ -57,10 +74,15 @@ impl EarlyRequests {
 
     /// Takes a packet from its place, and keeps it after [`Self::check`] has returned
     /// [`Kept::Kept`]. If there is no memory for a copy, the packet is dropped and counted in
-    /// `drops`. The engine reports it missing by a NAK.
+    /// `drops`. The engine asks the peer for the packet again once it has all packets before it.
     #[cold]
-    pub(super) fn keep(&mut self, place: &mut Option<RxPacket>, drops: &Drops) {
-        let (Some(packets), Some(packet)) = (&mut self.packets, place.take()) else {
+    pub(super) fn keep(
+        &mut self,
+        direction: Direction,
+        place: &mut Option<RxPacket>,
+        drops: &Drops,
+    ) {
+        let (Some(packets), Some(packet)) = (self.place_of(direction), place.take()) else {
             return;
         };
         let psn = packet.packet.bth.psn;
@@ -70,8 +92,8 @@ impl EarlyRequests {
         }
     }
 
-    /// Moves the packet that the engine expects now to `place`, if it is kept. Returns whether it
-    /// is. Frees the memory after the last packet.
+    /// Moves a packet that the engine expects now to `place`, if it is kept. Returns whether it is.
+    /// Frees the memory after the last packet.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -79,38 +101,56 @@ impl EarlyRequests {
         place: &mut Option<RxPacket>,
         drops: &Drops,
     ) -> bool {
-        match &self.packets {
-            Some(_) => self.take_kept(engine.expected_psn(), place, drops),
-            None => false,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_kept(&mut self, expected: Psn, place: &mut Option<RxPacket>, drops: &Drops) -> bool {
-        let Some(packets) = &mut self.packets else {
+        if self.requests.is_none() && self.responses.is_none() {
             return false;
-        };
-        let taken = packets.queue.take(expected).and_then(HeldSkb::release);
-        if packets.queue.is_empty() {
-            self.packets = None;
         }
-        if let Some(skb) = taken {
-            RxPacket::decode_into(place, skb, drops);
-        }
-        place.is_some()
+        take_kept(&mut self.requests, engine.expected_psn(), place, drops)
+            || take_kept(
+                &mut self.responses,
+                engine.oldest_unfinished(),
+                place,
+                drops,
+            )
     }
 
-    /// Returns the PSN of the first kept packet from `start` on. `expected` is the PSN that the
-    /// engine expects.
-    pub(super) fn first(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
-        self.packets.as_mut()?.queue.first(expected, start)
+    /// Returns the PSN of the first packet from `start` on while `expected` is expected.
+    pub(super) fn first(&mut self, direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        let packets = self.place_of(direction).as_mut()?;
+        packets.queue.first(expected, start)
+    }
+
+    /// Drops all packets of one direction.
+    pub(super) fn clear(&mut self, direction: Direction) {
+        *self.place_of(direction) = None;
     }
 
     /// Drops all packets.
-    pub(super) fn clear(&mut self) {
-        self.packets = None;
+    pub(super) fn clear_all(&mut self) {
+        *self = Self::default();
     }
+}
+
+/// Moves the packet with the PSN `expected` from `kept` to `place`, if it is there. Returns whether
+/// it is. Frees the memory after the last packet.
+#[cold]
+#[inline(never)]
+fn take_kept(
+    kept: &mut Option<Packets>,
+    expected: Psn,
+    place: &mut Option<RxPacket>,
+    drops: &Drops,
+) -> bool {
+    let Some(packets) = kept else {
+        return false;
+    };
+    let taken = packets.queue.take(expected).and_then(HeldSkb::release);
+    if packets.queue.is_empty() {
+        *kept = None;
+    }
+    if let Some(skb) = taken {
+        RxPacket::decode_into(place, skb, drops);
+    }
+    place.is_some()
 }
 
 impl Packets {

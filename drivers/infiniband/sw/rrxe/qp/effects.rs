@@ -5,7 +5,7 @@
 
 use kernel::{cpu::CpuId, sync::Arc};
 use rdma::support::sync::bottom_halves_off;
-use roce::host::Event;
+use roce::{early::Direction, host::Event};
 
 use crate::{
     qp::Qp,
@@ -28,7 +28,7 @@ pub(crate) struct RunEffects {
     /// A CQ lost a completion, so the QP must enter the error state.
     pub(crate) fatal: bool,
     /// The packet that the engine has handled is to be kept: an earlier one is missing.
-    pub(crate) keeps: bool,
+    pub(crate) keeps: Option<Direction>,
     /// The requester went back to its oldest unacknowledged PSN after a loss.
     pub(crate) lost: bool,
     /// Asynchronous events to raise.

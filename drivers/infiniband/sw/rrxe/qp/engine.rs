@@ -35,7 +35,7 @@ use crate::{
         arrivals::Arrivals,
         built::{Built, Next, Polled, TxOutcome},
         burst,
-        early::EarlyRequests,
+        early::KeptPackets,
         effects::{Continuation, RunEffects},
         engine_host::EngineHost,
         error_poll::ErrorPoll,
@@ -62,10 +62,10 @@ const BUDGET: u32 = 32;
 const MIN_SENDS: u32 = 4;
 
 /// Number of runs that take in the packets of a full inbox and as many early packets as the QP may
-/// keep. Trains may take more runs.
+/// keep of both directions. Trains may take more runs.
 const INBOX_RUNS: u32 = INBOX
     .div_ceil(BUDGET)
-    .wrapping_add(MOST_AHEAD.div_ceil(BUDGET));
+    .wrapping_add(MOST_AHEAD.wrapping_mul(2).div_ceil(BUDGET));
 
 /// The state of a QP that the turn lock (`qp/turn.rs`) protects.
 pub(crate) struct Core {
@@ -92,7 +92,7 @@ pub(crate) struct Core {
     /// State of the trains that the QP sends.
     pub(crate) trains: Trains,
     /// Packets that arrived before a missing one.
-    pub(crate) early: EarlyRequests,
+    pub(crate) early: KeptPackets,
     /// Accesses and packets that wait for a page fault.
     pub(crate) parked: Parked,
     /// Times at which the QP polls its receive queue in the error state.
@@ -223,7 +223,7 @@ impl Core {
         if self.parked.is_busy() && !self.parked.finish_run() {
             effects.is_parked = true;
             // The QP may be parked for as long as its owner likes.
-            self.early.clear();
+            self.early.clear_all();
             if self.engine.flushes() {
                 self.arm(qp, now, &mut effects);
             }
@@ -287,8 +287,8 @@ impl Core {
             };
             *budget = budget.saturating_sub(1);
             if self.take_in(qp, now, packet, budget, effects) {
-                if core::mem::take(&mut effects.keeps) {
-                    self.early.keep(slot, &qp.net.drops);
+                if let Some(direction) = effects.keeps.take() {
+                    self.early.keep(direction, slot, &qp.net.drops);
                 }
                 RxPacket::free(slot);
             } else if let Some(rest) = slot.take() {
@@ -352,7 +352,7 @@ impl Core {
             return false;
         }
         // A packet that is kept counts when it is taken in again.
-        if !effects.keeps {
+        if effects.keeps.is_none() {
             self.count_received(qp, packet);
             self.receive_probe(qp, now, effects);
         }

@@ -13,7 +13,7 @@ use rdma::{
     verbs::{cq::Arrival, mr::Span},
 };
 use roce::{
-    early::Kept,
+    early::{Direction, Kept},
     host::{
         AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory,
         QueueFault, RemoteAccess, ScatterFault,
@@ -35,7 +35,7 @@ use crate::{
     },
     net::rx::RxPacket,
     qp::{
-        early::EarlyRequests, effects::RunEffects, recv_queue::RecvQueue, send_queue::SendQueue,
+        early::KeptPackets, effects::RunEffects, recv_queue::RecvQueue, send_queue::SendQueue,
         sge::OwnMemory, Qp,
     },
     verbs::cq::Pushed,
@@ -60,7 +60,7 @@ pub(crate) struct EngineHost<'a> {
     /// Counters of the QP.
     pub(crate) counters: &'a Counters,
     /// Packets that arrived before a missing one.
-    pub(crate) early: &'a mut EarlyRequests,
+    pub(crate) early: &'a mut KeptPackets,
     /// Packet that the engine handles, if it handles one.
     pub(crate) packet: Option<&'a RxPacket>,
     /// The packet as ib_core gets it, if the QP is a GSI QP.
@@ -313,26 +313,27 @@ impl EngineHost<'_> {
 }
 
 impl EarlyPackets for EngineHost<'_> {
-    fn keep_request(&mut self, expected: Psn, _psn: Psn) -> Kept {
+    fn keep_early(&mut self, direction: Direction, expected: Psn, _psn: Psn) -> Kept {
         // A train is not kept.
         let packet = self.packet.filter(|packet| !packet.is_train());
         let kept = packet.map_or(Kept::Refused, |packet| {
-            self.early.check(&self.qp.inbox, expected, packet)
+            self.early
+                .check(&self.qp.inbox, direction, expected, packet)
         });
-        self.effects.keeps = kept == Kept::Kept;
+        self.effects.keeps = (kept == Kept::Kept).then_some(direction);
         kept
     }
 
-    fn first_request(&mut self, expected: Psn, start: Psn) -> Option<Psn> {
-        self.early.first(expected, start)
+    fn first_early(&mut self, direction: Direction, expected: Psn, start: Psn) -> Option<Psn> {
+        self.early.first(direction, expected, start)
     }
 
     fn random(&mut self) -> u32 {
         next_u32()
     }
 
-    fn drop_early(&mut self) {
-        self.early.clear();
+    fn drop_early(&mut self, direction: Direction) {
+        self.early.clear(direction);
     }
 }
 
