@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# What this machine has, and the commands that install what it lacks.
+# The programs and files of this machine, and the commands that install missing ones.
 
 # A prefix of the paths of this system: /lib/modules, /boot, /usr/src and others. Tests set it to a
 # made-up system.
