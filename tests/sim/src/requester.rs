@@ -97,7 +97,6 @@ pub(crate) fn request(side: &mut Side, now: u64, slack: u64, transmit: &Transmit
         side.tx.later_gaps.clear();
     }
     side.tx.cursor = next;
-    (side.tx.after, side.tx.unsent) = (next, false);
     side.tx.may_continue.clear();
     side.tx.past_gap = side.tx.past_gap.filter(|past| ext < *past);
     if side.tx.past_gap.is_some_and(|past| past <= next) {
@@ -144,7 +143,7 @@ pub(crate) fn dropped(side: &mut Side, psn: Psn) {
         tx.tries -= 1;
         tx.tries_without_faults -= u32::from(!tx.may_be_rto);
     }
-    (tx.cursor, tx.after, tx.unsent) = (ext, ext, true);
+    tx.cursor = ext;
     tx.past_gap = tx.past_gap.filter(|past| ext < *past);
     tx.unasked = 0;
     // The oldest packet may have been sent because of an RTO.
@@ -319,7 +318,6 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     if ext == next || skipped || is_behind {
         return Ok(());
     }
-    let continues = (ext == tx.after && tx.una <= ext) || (ext == tx.una && tx.unsent);
     if tx
         .may_continue
         .iter()
@@ -330,7 +328,7 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
     }
     let is_last = ext == tx.sent || (asks && ext + 1 == tx.sent);
     let fills = tx.past_gap.is_some() || !tx.later_gaps.is_empty();
-    if fills && (continues || is_last) {
+    if fills && is_last {
         tx.past_gap = tx.past_gap.filter(|past| ext < *past);
         return Ok(());
     }

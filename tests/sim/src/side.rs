@@ -128,10 +128,6 @@ pub(crate) struct Tx {
     pub(crate) past_gap: Option<u64>,
     /// The later gaps that NAKs reported. The requester may send their packets again.
     pub(crate) later_gaps: Vec<(u64, u64)>,
-    /// One past the number that was sent last.
-    pub(crate) after: u64,
-    /// The host dropped the packet that was sent last.
-    pub(crate) unsent: bool,
     /// One past each of the last packets that asked for lost responses, or were sent because the
     /// requester has gone back.
     pub(crate) may_continue: Vec<u64>,
