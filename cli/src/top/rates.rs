@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::device::Device;
 
-/// What a link does per second.
+/// Rates of a link, per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LinkRow {
     pub(super) name: String,

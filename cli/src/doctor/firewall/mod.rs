@@ -94,7 +94,7 @@ impl Matches {
     }
 }
 
-/// What a rule does with a packet.
+/// Action of a rule on a matching packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Action {
     Accept,
@@ -127,7 +127,7 @@ struct Chain {
 /// Chains of one table, by their names in jumps.
 type Table = HashMap<String, Chain>;
 
-/// What a packet meets in a chain.
+/// Result of a chain for a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Verdict {
     Accept,
