@@ -10,9 +10,13 @@ use core::marker::PhantomData;
 
 use crate::psn::Psn;
 use crate::qp::Slots;
+use crate::time::Duration;
 
 /// A kept packet is ahead of the expected one by fewer PSNs than this. A power of two.
 pub const MOST_AHEAD: u32 = 1 << 9;
+/// Time for which the host keeps early packets while none of the missing packets arrives. The peer
+/// sends these again long before, unless it has given up.
+pub(crate) const MOST_KEPT: Duration = Duration(1_000_000_000);
 
 /// Direction of a connection's packets. Each has PSNs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,6 +52,22 @@ impl Psn {
     pub const fn before(self, other: Self) -> bool {
         self.since(other) < 0
     }
+
+    /// Returns the earlier one of two numbers.
+    pub const fn earliest(self, other: Self) -> Self {
+        match self.before(other) {
+            true => self,
+            false => other,
+        }
+    }
+
+    /// Returns the later one of two numbers.
+    pub const fn latest(self, other: Self) -> Self {
+        match self.before(other) {
+            true => other,
+            false => self,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +98,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_latest_is_not_before_the_earliest(start: u32, n in 0..HALF) {
+            let (start, end) = (Psn::new(start), Psn::new(start).plus(n));
+            prop_assert_eq!((start.earliest(end), end.earliest(start)), (start, start));
+            prop_assert_eq!((start.latest(end), end.latest(start)), (end, end));
+        }
+
         #[test]
         fn since_undoes_plus_and_minus(start: u32, n in 0..HALF) {
             let start = Psn::new(start);

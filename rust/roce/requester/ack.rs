@@ -83,11 +83,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     #[inline]
     fn learn_cookie(&mut self, packet: &Packet, msn: u32, context: &Context) {
         let told = packet.bth.reserved;
-        if told.fills_gaps() && self.reserved.extension() == 0 {
-            let is_proven = context.offers_to_fill_gaps() && self.is_plausible(msn);
-            if is_proven {
-                self.reserved = self.reserved.with_extension(told.extension());
-            }
+        let is_new = told.fills_gaps() && self.reserved.extension() == 0;
+        if is_new && context.offers_to_fill_gaps() && self.is_plausible(msn) {
+            self.reserved = self.reserved.with_extension(told.extension());
         }
     }
 

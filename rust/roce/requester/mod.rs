@@ -23,6 +23,7 @@ mod retry;
 mod rto;
 mod segment;
 mod send;
+mod short_queue;
 mod window;
 mod wqe;
 
@@ -39,9 +40,9 @@ use crate::wire::packet::Reserved;
 use crate::wr::SendSlot;
 
 use challenge::Challenge;
-use repair::LaterGaps;
 use reread::Rereads;
 use retry::{Due, Loss, Retry};
+use short_queue::ShortQueue;
 use window::Window;
 use wqe::{admit, completion};
 
@@ -151,8 +152,9 @@ pub struct Requester<W> {
     /// The reserved bits of requests: whether this requester fills gaps, and the cookie without
     /// which the responder keeps no early packet. The cookie is 0 if the responder has sent none.
     reserved: Reserved,
-    /// Gaps to be filled after the one before `past_gap`.
-    later: LaterGaps,
+    /// Gaps to be filled after the one before `past_gap`: the first PSN of each, and one past its
+    /// last PSN. A gap is forgotten if too many wait.
+    later: ShortQueue<(Psn, Psn)>,
     /// Number of packets of later gaps since the last progress. A limit bounds the work that a peer
     /// causes.
     filled_later: u32,
@@ -198,7 +200,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             hinted: false,
             past_gap: None,
             reserved: Reserved::default(),
-            later: LaterGaps::default(),
+            later: ShortQueue::default(),
             filled_later: 0,
             filled_at: None,
             kept: 0,
@@ -266,7 +268,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.hinted = false;
         self.past_gap = None;
         self.reserved = Reserved::default();
-        self.later = LaterGaps::default();
+        self.later.clear();
         self.filled_later = 0;
         self.filled_at = None;
         self.kept = 0;
@@ -463,7 +465,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// arrived.
     pub(crate) fn take_back(&mut self, psn: Psn, count: u32) {
         if self.before.is_reread {
-            return self.rereads.ask_again(psn);
+            return self.rereads.ask_from(psn);
         }
         let at = match self.cursor.packet {
             0 => self.cursor.wqe.checked_sub(1),
@@ -576,7 +578,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         };
         self.reads = Reads::default();
         self.past_gap = None;
-        self.later = LaterGaps::default();
+        self.later.clear();
         self.kept = 0;
         self.rereads.forget_gaps();
         self.save_asked();

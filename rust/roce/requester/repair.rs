@@ -16,35 +16,6 @@ use crate::psn::Psn;
 use crate::qp::{Context, Outcome, Slots};
 use crate::time::Instant;
 
-/// Maximum number of gaps that wait to be filled.
-const MOST_GAPS: usize = 8;
-
-/// Gaps to be filled, oldest first: the first PSN of each, and one past its last PSN.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaterGaps {
-    gaps: [(Psn, Psn); MOST_GAPS],
-    len: usize,
-}
-
-impl LaterGaps {
-    /// Adds a gap, unless too many wait.
-    fn push(&mut self, gap: (Psn, Psn)) {
-        if let Some(place) = self.gaps.get_mut(self.len) {
-            *place = gap;
-            self.len = self.len.saturating_add(1);
-        }
-    }
-
-    /// Takes the oldest gap.
-    fn pop(&mut self) -> Option<(Psn, Psn)> {
-        let left = self.len.checked_sub(1)?;
-        let oldest = self.gaps.first().copied();
-        self.gaps.rotate_left(1);
-        self.len = left;
-        oldest
-    }
-}
-
 impl<W: Slots<SendWqe>> Requester<W> {
     /// Handles a sequence NAK, which says that the `missing` oldest packets in flight are missing.
     /// If it is 0, or if the responses to READs and similar requests are awaited, all packets in
@@ -165,7 +136,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.save_asked();
         self.restore_asked();
         while let Some((psn, past)) = self.later.pop() {
-            let psn = if psn.before(self.una) { self.una } else { psn };
+            let psn = psn.latest(self.una);
             let position = self.position(psn).filter(|_| psn.before(past));
             if let Some(cursor) = position {
                 self.cursor = cursor;

@@ -13,19 +13,15 @@
 //! traffic would have to hit one of many PSNs instead of one.
 
 use super::segment::{self, Marks};
+use super::short_queue::ShortQueue;
 use super::{Before, Progress, Requester, SendWqe};
-use crate::early::{Direction, Kept, MOST_AHEAD};
+use crate::early::{Direction, Kept, MOST_AHEAD, MOST_KEPT};
 use crate::host::{Count, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::transmit::Transmit;
 use crate::wire::packet::{Body, Packet};
-
-/// Maximum number of gaps between the responses that have arrived.
-const MOST_GAPS: usize = 8;
-/// Time for which the host keeps early responses without progress.
-const MOST_KEPT: Duration = Duration(1_000_000_000);
 
 /// Consecutive PSNs whose responses have not arrived.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,17 +47,22 @@ impl Gap {
         }
     }
 
+    /// Returns whether responses are to be asked for.
     fn is_due(&self) -> bool {
         self.next != self.past
+    }
+
+    /// Returns whether the host has refused the responses, and they have not been asked for.
+    fn is_refused(&self) -> bool {
+        self.asked_at == Instant(0) && !self.is_due()
     }
 }
 
 /// The READ responses to ask for again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rereads {
-    /// Gaps that have not been filled, oldest first.
-    gaps: [Gap; MOST_GAPS],
-    len: usize,
+    /// Gaps that have not been filled.
+    gaps: ShortQueue<Gap>,
     /// A gap may be one to ask for.
     may_be_due: bool,
     /// The gaps before this PSN have been found.
@@ -71,41 +72,27 @@ pub(super) struct Rereads {
 }
 
 impl Rereads {
-    fn gaps(&mut self) -> &mut [Gap] {
-        self.gaps.get_mut(..self.len).unwrap_or_default()
-    }
-
     /// Adds a gap behind the others, unless too many wait.
-    fn push(&mut self, first: Psn, past: Psn) {
-        if let Some(place) = self.gaps.get_mut(self.len) {
-            *place = Gap::new(first, past);
-            self.len = self.len.saturating_add(1);
-            self.may_be_due = true;
-        }
+    fn push(&mut self, gap: Gap) {
+        self.may_be_due |= gap.is_due();
+        self.gaps.push(gap);
     }
 
     /// Adds a gap before the others. If too many wait, the newest one is forgotten.
-    fn push_front(&mut self, first: Psn, past: Psn) {
-        self.gaps.rotate_right(1);
-        if let Some(place) = self.gaps.first_mut() {
-            *place = Gap::new(first, past);
-        }
-        self.len = self.len.saturating_add(1).min(MOST_GAPS);
+    fn push_front(&mut self, gap: Gap) {
+        self.gaps.push_front(gap);
         self.may_be_due = true;
     }
 
     /// Adds responses that the host has refused. They are asked for when they are the oldest ones.
     fn push_refused(&mut self, first: Psn, past: Psn) {
-        let never = Instant(0);
-        let is_refused =
-            |gap: &&mut Gap| gap.past == first && gap.asked_at == never && !gap.is_due();
-        if let Some(gap) = self.gaps().last_mut().filter(is_refused) {
-            (gap.past, gap.next) = (past, past);
-            return;
-        }
-        self.push(first, past);
-        if let Some(gap) = self.gaps().last_mut().filter(|gap| gap.first == first) {
-            gap.next = past;
+        let newest = self.gaps.as_mut_slice().last_mut();
+        match newest.filter(|gap| gap.past == first && gap.is_refused()) {
+            Some(gap) => (gap.past, gap.next) = (past, past),
+            None => self.push(Gap {
+                next: past,
+                ..Gap::new(first, past)
+            }),
         }
     }
 
@@ -114,39 +101,38 @@ impl Rereads {
         self.past_seen.is_some_and(|seen| psn.before(seen))
     }
 
-    /// Removes the oldest gap.
-    fn pop(&mut self) {
-        if let Some(left) = self.len.checked_sub(1) {
-            self.gaps.rotate_left(1);
-            self.len = left;
+    /// Removes the gaps before `una`.
+    fn drop_before(&mut self, una: Psn) {
+        while self.gaps.oldest().is_some_and(|gap| !una.before(gap.past)) {
+            self.gaps.pop();
         }
     }
 
-    /// Removes the gaps before `una`.
-    fn drop_before(&mut self, una: Psn) {
-        while self.gaps().first().is_some_and(|gap| !una.before(gap.past)) {
-            self.pop();
-        }
+    /// Returns the oldest gap if it contains `una`, the oldest response that has not arrived. The
+    /// caller has dropped the gaps before `una`.
+    fn gap_of(&mut self, una: Psn) -> Option<&mut Gap> {
+        self.gaps.oldest().filter(|gap| !una.before(gap.first))
     }
 
     /// Schedules the request for the responses from `psn` on again.
-    pub(super) fn ask_again(&mut self, psn: Psn) {
+    pub(super) fn ask_from(&mut self, psn: Psn) {
         let has_it = |gap: &&mut Gap| !psn.before(gap.first) && psn.before(gap.next);
-        if let Some(gap) = self.gaps().iter_mut().find(has_it) {
+        if let Some(gap) = self.gaps.as_mut_slice().iter_mut().find(has_it) {
             gap.next = psn;
+            self.may_be_due = true;
         }
-        self.may_be_due = true;
     }
 
     /// Returns the oldest gap to ask for.
     fn first_due(&mut self) -> Option<&mut Gap> {
-        self.may_be_due = self.gaps().iter().any(Gap::is_due);
-        self.gaps().iter_mut().find(|gap| gap.is_due())
+        let due = self.gaps.as_mut_slice().iter_mut().find(|gap| gap.is_due());
+        self.may_be_due = due.is_some();
+        due
     }
 
     /// Forgets the gaps, because all packets in flight are sent again.
     pub(super) fn forget_gaps(&mut self) {
-        self.len = 0;
+        self.gaps.clear();
     }
 
     /// Returns whether a request may be to be sent.
@@ -218,19 +204,16 @@ impl<W: Slots<SendWqe>> Requester<W> {
         if host.first_early(Direction::Response, una, una) == Some(una) {
             return;
         }
-        match self.rereads.gaps().first_mut() {
-            Some(gap) if !una.before(gap.first) => {
-                let is_asked = !gap.is_due();
-                if is_asked && self.retry.is_past_round_trip(gap.asked_at, now) {
-                    gap.next = una;
-                    self.rereads.may_be_due = true;
-                }
-            }
+        let Some(gap) = self.rereads.gap_of(una) else {
             // There were too many gaps at once.
-            first => {
-                let past = first.map_or(self.acked, |gap| gap.first);
-                self.rereads.push_front(una, past);
-            }
+            let next = self.rereads.gaps.oldest();
+            let past = next.map_or(self.acked, |gap| gap.first);
+            self.rereads.push_front(Gap::new(una, past));
+            return;
+        };
+        let is_asked = !gap.is_due();
+        if is_asked && self.retry.is_past_round_trip(gap.asked_at, now) {
+            self.rereads.ask_from(una);
         }
     }
 
@@ -244,7 +227,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         self.rereads.past_seen = Some(self.acked);
         let lost = self.count_responses(first, self.acked);
         if lost != 0 {
-            self.rereads.push(first, self.acked);
+            self.rereads.push(Gap::new(first, self.acked));
             self.note_losses(first, lost);
         }
     }
@@ -254,14 +237,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
     fn count_responses(&self, first: Psn, past: Psn) -> u32 {
         let wqes = (0..self.started).map_while(|at| self.window.get(at));
         let overlap = |wqe: &SendWqe| {
-            let end = wqe.first.plus(wqe.packets);
-            let end = if past.before(end) { past } else { end };
-            let begin = if wqe.first.before(first) {
-                first
-            } else {
-                wqe.first
-            };
-            u32::try_from(end.since(begin)).unwrap_or(0)
+            let end = wqe.first.plus(wqe.packets).earliest(past);
+            u32::try_from(end.since(wqe.first.latest(first))).unwrap_or(0)
         };
         let waiting = wqes.filter(|wqe| wqe.uses_rd_atomic());
         waiting.map(overlap).fold(0, u32::saturating_add)
@@ -275,11 +252,10 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return false;
         }
         self.rereads.drop_before(una);
-        match self.rereads.gaps().first_mut() {
-            Some(gap) if !una.before(gap.first) => gap.next = una,
-            _ => return false,
+        if self.rereads.gap_of(una).is_none() {
+            return false;
         }
-        self.rereads.may_be_due = true;
+        self.rereads.ask_from(una);
         self.retry.end_rto_of_response();
         true
     }
@@ -299,7 +275,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
         let Gap {
             next: psn, past, ..
         } = *self.rereads.first_due()?;
-        let mut psn = if psn.before(una) { una } else { psn };
+        let mut psn = psn.latest(una);
         let mut kept = host.first_early(Direction::Response, una, psn);
         // At most `MOST_AHEAD` responses are kept.
         while kept == Some(psn) && psn.before(past) {
@@ -329,7 +305,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             None => past,
         };
         let gap = self.rereads.first_due()?;
-        gap.next = if asked.before(past) { asked } else { past };
+        gap.next = asked.earliest(past);
         sent.as_ref()?;
         gap.asked_at = now;
         *next = sent;

@@ -13,16 +13,12 @@
 //! of one. With the cookie, it needs 2²⁴ · 2¹¹ / 511 packets on average.
 
 use super::{is_recorded, Answer, Replay, Responder};
-use crate::early::{Direction, Kept};
+use crate::early::{Direction, Kept, MOST_KEPT};
 use crate::host::{Count, Host};
 use crate::psn::Psn;
 use crate::qp::{Context, Slots};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wire::packet::{GapReport, Packet, Reserved, MOST_EXTENSION, MOST_MISSING};
-
-/// Time for which the host keeps early packets while none of the missing packets arrives. The peer
-/// resends long before, unless it has given up.
-const MOST_KEPT: Duration = Duration(1_000_000_000);
 
 /// Whether a NAK has told the peer to send the expected packet again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,7 +138,7 @@ impl<R: Slots<Replay>> Responder<R> {
         }
         self.answer = match self.answer {
             Answer::Missing { newest, due } => Answer::Missing {
-                newest: if newest.before(psn) { psn } else { newest },
+                newest: newest.latest(psn),
                 due,
             },
             Answer::Nothing if is_first => Answer::Missing {
