@@ -14,7 +14,8 @@ use crate::time::{Duration, Instant};
 use crate::transmit::{Source, Transmit};
 use crate::wc::WcStatus::{self, *};
 use crate::wire::packet::{
-    Aeth, Body, Bth, NakCode, Packet, ReadPart, Reth, SendPart, Service, Syndrome, WritePart,
+    Aeth, Body, Bth, NakCode, Packet, ReadPart, Reserved, Reth, SendPart, Service, Syndrome,
+    WritePart,
 };
 use crate::wr::{AtomicOp, FlushKind, LocalOp, RemoteAddr, SendExtra, SendOp, UdDest};
 
@@ -63,6 +64,13 @@ fn psn(n: u32) -> Psn {
     FIRST.plus(n)
 }
 
+/// Returns the reserved bits of a peer that fills gaps.
+fn with_cookie(cookie: u16) -> Reserved {
+    Reserved::default()
+        .with_fills_gaps(true)
+        .with_extension(cookie)
+}
+
 /// A QP in RTS, and its host.
 struct Bench {
     qp: TestQp,
@@ -81,6 +89,17 @@ impl Bench {
         qp.requester.end_slow_start();
         let now = NOW;
         Self { qp, host, now }
+    }
+
+    /// Has the QP measure a round-trip time of 100 µs by a message of one packet. `ack` passes its
+    /// acknowledgment.
+    fn measuring(ack: impl FnOnce(&mut Self)) -> Self {
+        let mut bench = Self::new();
+        bench.post(SEND, 8);
+        bench.poll();
+        bench.now = bench.now.after(Duration(100_000));
+        ack(&mut bench);
+        bench
     }
 
     fn post(&mut self, op: SendOp, length: usize) {
@@ -122,6 +141,13 @@ impl Bench {
 
     fn ack(&mut self, n: u32) {
         self.respond(n, Body::Ack(DONE), 0);
+    }
+
+    /// Passes an acknowledgment with this cookie.
+    fn ack_with_cookie(&mut self, n: u32, cookie: u16) {
+        let mut ack = self.response(n, Body::Ack(DONE), 0);
+        ack.bth.reserved = with_cookie(cookie);
+        self.qp.handle_packet(self.now, &ack, &mut self.host);
     }
 
     fn nak(&mut self, n: u32, code: NakCode) {

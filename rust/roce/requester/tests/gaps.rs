@@ -5,7 +5,7 @@
 use super::*;
 use crate::qp::{Attrs, QpState};
 use crate::time::Duration;
-use crate::wire::packet::{GapReport, Reserved};
+use crate::wire::packet::GapReport;
 
 impl Bench {
     /// Passes a sequence NAK to the QP: `missing` packets from `n` on are missing.
@@ -35,12 +35,7 @@ impl Bench {
 
     /// Creates a QP that has measured a round-trip time of 100 µs.
     fn measured() -> Self {
-        let mut bench = Self::new();
-        bench.post(SEND, 8);
-        bench.poll();
-        bench.wait(100_000);
-        bench.ack(0);
-        bench
+        Self::measuring(|bench| bench.ack(0))
     }
 }
 
@@ -196,11 +191,7 @@ fn requests_have_the_cookie_of_the_responder() {
     let mut bench = Bench::new();
     bench.post(SEND, 8);
     bench.poll();
-    let mut ack = bench.response(0, Body::Ack(DONE), 0);
-    ack.bth.reserved = Reserved::default()
-        .with_fills_gaps(true)
-        .with_extension(1234);
-    bench.qp.handle_packet(bench.now, &ack, &mut bench.host);
+    bench.ack_with_cookie(0, 1234);
     bench.post(SEND, 8);
     let sent = bench.poll();
     let bth = sent[0].packet.bth;
@@ -242,23 +233,15 @@ fn without_retries_requests_have_no_cookie() {
     let mut bench = Bench::new();
     bench.post(SEND, 8);
     bench.poll();
-    let mut ack = bench.response(0, Body::Ack(DONE), 0);
-    ack.bth.reserved = Reserved::default()
-        .with_fills_gaps(true)
-        .with_extension(1234);
-    bench.qp.handle_packet(bench.now, &ack, &mut bench.host);
+    bench.ack_with_cookie(0, 1234);
     bench.post(SEND, 8);
     assert_eq!(bench.poll()[0].packet.bth.reserved.extension(), 1234);
     bench.ack(1);
-    bench.change_state(QpState::Sqd);
-    let without_timer = Attrs {
+    bench.change(Attrs {
         state: Some(QpState::Sqd),
         timeout: Some(0),
         ..Attrs::default()
-    };
-    let changed = bench.qp.modify(bench.now, &without_timer, &mut bench.host);
-    assert_eq!(changed, Ok(()));
-    bench.change_state(QpState::Rts);
+    });
     bench.post(SEND, 8);
     assert_eq!(bench.poll()[0].packet.bth.reserved, Reserved::default());
 }

@@ -4,7 +4,6 @@
 
 use super::reads::reth_of;
 use super::*;
-use crate::wire::packet::Reserved;
 
 const COOKIE: u16 = 0x2bc;
 
@@ -18,11 +17,7 @@ impl Reads {
     /// Creates a QP that knows the responder's cookie, and has measured a round-trip time of 100
     /// µs. The next PSN is 1.
     fn new() -> Self {
-        let mut bench = Bench::measuring(|bench| {
-            let mut ack = bench.response(0, Body::Ack(DONE), 0);
-            ack.bth.reserved = with_cookie();
-            bench.qp.handle_packet(bench.now, &ack, &mut bench.host);
-        });
+        let mut bench = Bench::measuring(|bench| bench.ack_with_cookie(0, COOKIE));
         bench.host.keeps_early = true;
         Self {
             bench,
@@ -51,7 +46,7 @@ impl Reads {
     fn pass(&mut self, n: u32, part: ReadPart, length: u32) {
         let bench = &mut self.bench;
         let mut packet = bench.response(n, Body::ReadResponse(part), length);
-        packet.bth.reserved = with_cookie();
+        packet.bth.reserved = with_cookie(COOKIE);
         bench.host.payload = vec![n as u8; length as usize];
         bench.qp.handle_packet(bench.now, &packet, &mut bench.host);
     }
@@ -69,29 +64,6 @@ impl Reads {
         };
         self.bench.poll().iter().map(in_packets).collect()
     }
-}
-
-impl Bench {
-    /// Has the QP measure a round-trip time of 100 µs by a message of one packet. `ack` passes its
-    /// acknowledgment.
-    fn measuring(ack: impl FnOnce(&mut Self)) -> Self {
-        let mut bench = Self::new();
-        bench.post(SEND, 8);
-        bench.poll();
-        bench.now = bench.now.after(Duration(100_000));
-        ack(&mut bench);
-        bench
-    }
-
-    fn counted(&self, count: Count) -> usize {
-        self.host.counts.iter().filter(|it| **it == count).count()
-    }
-}
-
-fn with_cookie() -> Reserved {
-    Reserved::default()
-        .with_fills_gaps(true)
-        .with_extension(COOKIE)
 }
 
 #[test]
@@ -119,8 +91,8 @@ fn only_lost_responses_are_asked_for_again() {
     let expected: Vec<u8> = (1..=10).flat_map(|n| [n; MTU as usize]).collect();
     assert_eq!(reads.bench.host.send_buffers[1], expected);
     assert_eq!(reads.bench.qp.poll_timeout(), None);
-    assert_eq!(reads.bench.counted(Count::CompleterRetry), 0);
-    assert_eq!(reads.bench.counted(Count::EarlyResponse), 6);
+    assert_eq!(reads.bench.host.count_of(Count::CompleterRetry), 0);
+    assert_eq!(reads.bench.host.count_of(Count::EarlyResponse), 6);
 }
 
 #[test]
@@ -145,7 +117,7 @@ fn without_a_cookie_the_requester_goes_back() {
     bench.read_response(2, ReadPart::Middle, MTU);
     assert!(bench.host.kept.is_empty());
     assert_eq!(reth_of(&bench.poll()[0]), (0, 0, 4 * MTU));
-    assert_eq!(bench.counted(Count::CompleterRetry), 1);
+    assert_eq!(bench.host.count_of(Count::CompleterRetry), 1);
 }
 
 #[test]
@@ -156,7 +128,7 @@ fn the_cookie_is_learned_from_responses() {
     bench.poll();
     for (n, part) in [(0, ReadPart::First(DONE)), (3, ReadPart::Last(DONE))] {
         let mut packet = bench.response(n, Body::ReadResponse(part), MTU);
-        packet.bth.reserved = with_cookie();
+        packet.bth.reserved = with_cookie(COOKIE);
         bench.host.payload = vec![0; MTU as usize];
         bench.qp.handle_packet(bench.now, &packet, &mut bench.host);
     }
@@ -183,7 +155,7 @@ fn responses_that_are_lost_again_are_asked_for_after_a_round_trip() {
     assert_eq!(reads.requests(), [(3, 2, 1)]);
     reads.middle(7);
     assert_eq!(reads.requests(), []);
-    assert_eq!(reads.bench.counted(Count::CompleterRetry), 0);
+    assert_eq!(reads.bench.host.count_of(Count::CompleterRetry), 0);
 }
 
 #[test]
@@ -298,9 +270,6 @@ fn the_cookie_of_an_implausible_response_is_not_learned() {
         }
         reads.bench.post(READ, 10 * 1024);
         reads.bench.poll();
-        let forged = Reserved::default()
-            .with_fills_gaps(true)
-            .with_extension(0x111);
         let aeth = Aeth {
             msn: 0x12_3456,
             ..DONE
@@ -308,7 +277,7 @@ fn the_cookie_of_an_implausible_response_is_not_learned() {
         let bodies = [Body::Ack(aeth), Body::ReadResponse(ReadPart::Middle)];
         for (n, body) in (4..).zip(bodies) {
             let mut packet = reads.bench.response(n, body, MTU);
-            packet.bth.reserved = forged;
+            packet.bth.reserved = with_cookie(0x111);
             let Bench { qp, host, now } = &mut reads.bench;
             qp.handle_packet(*now, &packet, host);
         }
@@ -387,7 +356,7 @@ fn an_rto_asks_for_lost_responses_only() {
     reads.bench.time_out();
     assert!(reads.bench.end_of_timer() > first_end);
     assert_eq!(reads.requests(), [(2, 1, 9)]);
-    assert_eq!(reads.bench.counted(Count::CompleterRetry), 1);
+    assert_eq!(reads.bench.host.count_of(Count::CompleterRetry), 1);
 }
 
 #[test]
@@ -397,7 +366,7 @@ fn the_cookie_does_not_change() {
     reads.bench.poll();
     let body = Body::ReadResponse(ReadPart::Only(DONE));
     let mut packet = reads.bench.response(1, body, MTU);
-    packet.bth.reserved = with_cookie().with_extension(0x111);
+    packet.bth.reserved = with_cookie(0x111);
     reads.bench.host.payload = vec![0; MTU as usize];
     let Bench { qp, host, now } = &mut reads.bench;
     qp.handle_packet(*now, &packet, host);
