@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Late requests for an acknowledgment, for packets that were sent without one.
+//! Late requests for an acknowledgment of packets that were sent without such a request.
 
 use super::wqe::SendWqe;
 use super::{Cursor, Requester};
@@ -12,9 +12,9 @@ impl<W: Slots<SendWqe>> Requester<W> {
     /// Schedules the newest packet in flight again, with an acknowledgment request, because the
     /// copy that was sent had none. This isn't a retry.
     ///
-    /// Returns `false` if the newest packet was acknowledged or has requested a response, or if
-    /// packets that follow will request one. Also returns `false` if nothing is in flight, or
-    /// during a wait after an RNR NAK.
+    /// Returns `false` if the newest packet was acknowledged or has requested a response, or if a
+    /// packet that follows will request a response. Also returns `false` if no packet is in flight,
+    /// or during a wait after an RNR NAK.
     pub(super) fn ask_again(&mut self, now: Instant, context: &Context) -> bool {
         if self.retry.waits() || self.una == self.sent {
             return false;

@@ -50,7 +50,7 @@ fn responses_are_scattered_and_complete_the_read() {
 }
 
 #[test]
-fn a_response_to_absent_memory_may_arrive_again() {
+fn a_read_response_whose_memory_is_absent_may_arrive_again() {
     let mut bench = Bench::new();
     bench.post(READ, 1500);
     bench.poll();
@@ -67,7 +67,7 @@ fn a_response_to_absent_memory_may_arrive_again() {
 }
 
 #[test]
-fn a_missing_response_is_asked_for_again_from_there() {
+fn a_read_is_requested_again_from_the_missing_response_on() {
     let mut bench = Bench::new();
     bench.post(READ, 4096);
     bench.post(SEND, 0);
@@ -78,7 +78,7 @@ fn a_missing_response_is_asked_for_again_from_there() {
     let again = bench.poll();
     assert_eq!(reth_of(&again[0]), (1, 1024, 3072));
     assert_eq!(again[1].packet.bth.psn, psn(4));
-    assert_eq!(again.len(), 2, "asked once for all that came out of order");
+    assert_eq!(again.len(), 2, "the READ is requested again once");
     bench.read_response(1, FIRST_PART, MTU);
     bench.read_response(2, MIDDLE, MTU);
     bench.read_response(3, LAST, MTU);
@@ -87,7 +87,7 @@ fn a_missing_response_is_asked_for_again_from_there() {
 }
 
 #[test]
-fn an_acknowledgment_past_a_read_means_that_its_response_was_lost() {
+fn an_acknowledgment_past_a_read_shows_that_the_read_response_was_lost() {
     let mut bench = Bench::new();
     bench.post(SEND, 0);
     bench.post(READ, 2048);
@@ -113,7 +113,7 @@ fn an_acknowledgment_past_a_read_means_that_its_response_was_lost() {
 }
 
 #[test]
-fn a_response_vouches_for_all_before_it() {
+fn a_response_acknowledges_all_earlier_requests() {
     let mut bench = Bench::new();
     bench.post_unsignaled(SEND, 0);
     bench.post(WRITE, 2000);
@@ -137,7 +137,7 @@ fn a_response_acknowledges_no_later_request() {
 }
 
 #[test]
-fn after_the_timer_ran_out_the_same_gap_may_be_noticed_again() {
+fn after_a_timeout_the_same_acknowledgment_causes_another_resend() {
     let mut bench = Bench::new();
     bench.post(READ, 8);
     bench.post(SEND, 0);
@@ -153,14 +153,14 @@ fn after_the_timer_ran_out_the_same_gap_may_be_noticed_again() {
 }
 
 #[test]
-fn late_responses_after_going_back_count() {
+fn late_responses_to_the_first_read_request_are_accepted_after_a_resend() {
     let mut bench = Bench::new();
     bench.post(READ, 4096);
     bench.poll();
     bench.time_out();
     bench.read_response(0, FIRST_PART, MTU);
     assert_eq!(reth_of(&bench.poll()[0]), (1, 1024, 3072));
-    // The response to the first request continues, although the second request was sent.
+    // The responses to the first READ request go on, although the READ was requested again.
     bench.read_response(1, MIDDLE, MTU);
     bench.read_response(1, FIRST_PART, MTU);
     bench.read_response(2, MIDDLE, MTU);
@@ -169,7 +169,7 @@ fn late_responses_after_going_back_count() {
 }
 
 #[test]
-fn max_rd_atomic_bounds_the_reads_in_flight() {
+fn max_rd_atomic_limits_the_reads_and_atomics_in_flight() {
     let mut bench = Bench::new();
     for op in [READ, ADD, READ, FLUSH, ATOMIC_WRITE] {
         bench.post(op, 8);
@@ -221,8 +221,7 @@ fn long_reads_are_sent_as_several_requests() {
         }
     };
     respond(&mut bench, 0, 100);
-    // Packet 100 is lost. The READ is cut at the same places as before, so each request asks for a
-    // part of an earlier one.
+    // Response 100 is lost. Each new READ request ends where an earlier one ended.
     bench.read_response(101, MIDDLE, MTU);
     let again = bench.poll();
     assert_eq!(
@@ -247,7 +246,7 @@ fn the_number_of_responses_in_flight_is_bounded() {
         .host
         .post_send_with(READ, vec![], |wr| wr.length = 1 << 30);
     assert_eq!(bench.psns(), [0, 128, 256, 384]);
-    // Two READs stay in flight, however many packets are lost.
+    // However many packets are lost, at least two READ requests may be in flight.
     let mut sent = vec![];
     for _ in 0..3 {
         bench.time_out();
@@ -286,7 +285,7 @@ fn losses_shorten_later_read_requests() {
 }
 
 #[test]
-fn a_read_without_room_has_not_started() {
+fn a_read_beyond_the_limit_of_responses_in_flight_has_not_started() {
     let mut bench = Bench::new();
     bench.change(Attrs {
         max_rd_atomic: Some(100),
@@ -322,7 +321,7 @@ fn atomics_return_the_original() {
 }
 
 #[test]
-fn answers_must_fit_their_request() {
+fn responses_must_fit_their_request() {
     let failed = Aeth {
         syndrome: Syndrome::Nak(NakCode::RemoteAccess),
         msn: 0,
@@ -346,15 +345,15 @@ fn answers_must_fit_their_request() {
         (SEND, 8, read(ONLY), 8),
         (WRITE, 8, Body::AtomicAck(DONE, 0), 0),
     ];
-    for (op, length, answer, payload_len) in cases {
+    for (op, length, response, payload_len) in cases {
         let mut bench = Bench::new();
         bench.post(op, length);
         bench.post(SEND, 0);
         bench.poll();
-        bench.respond(0, answer, payload_len);
+        bench.respond(0, response, payload_len);
         bench.check_flushed();
         let expected = [(0, BadRespErr), (1, WrFlushErr)];
-        assert_eq!(bench.sent(), expected, "{op:?} {answer:?}");
+        assert_eq!(bench.sent(), expected, "{op:?} {response:?}");
     }
 }
 
@@ -383,7 +382,7 @@ fn empty_reads_scatter_nothing() {
 }
 
 #[test]
-fn an_answer_after_the_timer_before_the_resend_sends_nothing_again() {
+fn a_request_whose_response_precedes_the_resend_is_not_sent_again() {
     let mut bench = Bench::new();
     bench.post(ADD, 8);
     bench.post(ADD, 8);
