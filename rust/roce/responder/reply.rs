@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Builds the response packets that are due, one per poll.
+//! Builds the responses that are due: a poll returns one packet, or a train of READ responses.
 
 use super::replay::{Pending, Recorded, Sent, Stream};
 use super::{event, is_recorded, nak_code, Answer, Order, Refusal, Replay, Responder, Undo};
@@ -17,17 +17,18 @@ use crate::wire::packet::{
 /// The encoded timer of an RNR NAK that requests a wait of 10 µs (IBTA 1.x table 45).
 const SHORTEST_RNR_TIMER: u8 = 1;
 
-/// Number of READ responses that are sent without a packet from the peer between them: as many as a
-/// requester may have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
+/// Maximum number of READ responses that are sent without a packet from the peer between them: as
+/// many as a requester may have outstanding, half of all PSNs (IBTA 1.x §9.7.4.1).
 ///
 /// READ responses aren't acknowledged (§9.7.5.1.4). A requester may send one request for a
 /// whole READ, and C rxe sends nothing until it has all responses, so with a smaller limit such a
-/// requester would stall until its timer expires. After this many responses, a peer that is
-/// gone gets no more.
+/// requester would stall until its timer expires. A peer that is gone gets this many responses at
+/// most.
 pub(super) const MOST_UNHEARD: u32 = 1 << 23;
 
 /// Maximum number of READ responses that are sent before the NAK of the request that broke the QP.
-/// The owner soon considers the peer's access ended, so this is far less than the longest READ has.
+/// Soon after the error, the application may reuse the memory. So the limit is far below the number
+/// of responses to the longest READ.
 pub(super) const MOST_AFTER_ERROR: u32 = 1024;
 
 /// The syndrome of an acknowledgment without end-to-end flow control.
@@ -36,8 +37,8 @@ const UNLIMITED: Syndrome = Syndrome::Ack {
 };
 
 impl<R: Slots<Replay>> Responder<R> {
-    /// Stores the next response in `next`, if one is due, or a train of `limit` READ responses at
-    /// most.
+    /// Stores the response that is due next, if any, in `next`: one packet, or a train of READ
+    /// responses, `limit` at most.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         next: &mut Option<Transmit>,
@@ -116,7 +117,9 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Tells the peer the cookie of early packets in an answer.
+    /// Writes the responder's cookie to the reserved bits of a response to a READ, atomic, ATOMIC
+    /// WRITE or FLUSH. The responder keeps request packets behind a gap only if they have the
+    /// cookie.
     #[inline]
     fn announce_cookie(&self, next: &mut Option<Transmit>) {
         if let Some(Transmit { packet, .. }) = next {
@@ -126,8 +129,8 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Builds the NAK of a later gap, if one is to be reported. If the host drops it, the gap is
-    /// reported when it has become the first one.
+    /// Builds the NAK for a gap behind the first one, if such a gap is to be reported. If the host
+    /// drops the NAK, the gap is reported once it has become the first gap.
     fn report_later_gap<H: Host>(&mut self, context: &Context, host: &mut H) -> Option<Transmit> {
         let (start, report) = self.take_later_gap(host)?;
         let aeth = Aeth {
@@ -140,24 +143,24 @@ impl<R: Slots<Replay>> Responder<R> {
         Some(transmit)
     }
 
-    /// Schedules the last train of `count` READ responses again. Nothing happened since the poll.
+    /// Schedules the train of `count` READ responses of the last poll again. The caller has called
+    /// nothing else of the responder since.
     pub(crate) fn withdraw(&mut self, count: u32) {
         self.unheard = self.unheard.saturating_sub(count);
         self.take_back();
     }
 
-    /// Schedules the last response that was polled again, because the host dropped it.
+    /// Schedules the response of the last poll again, because the host dropped it.
     ///
-    /// Requests may have arrived since the poll. If one of them led to a newer acknowledgment or
-    /// requested the answer from the dropped response on again, the response to it covers the
-    /// dropped response.
+    /// Requests may have arrived since the poll. The dropped response is scheduled only if no newer
+    /// acknowledgment covers it, and if no duplicate request has scheduled it already.
     pub(crate) fn take_back(&mut self) {
         let undo = core::mem::replace(&mut self.undo, Undo::Nothing);
         if matches!(undo, Undo::Answer(Answer::Missing { due: None, .. })) {
             self.forget_report();
         }
         match undo {
-            // No packet is missing any more, and the answer to a READ or an atomic covers the
+            // No packet is missing any more, and the response to a READ or an atomic covers the
             // acknowledgment that was due.
             Undo::Answer(Answer::Missing { newest, .. })
                 if self.answer == Answer::Nothing && newest.before(self.expected) => {}
@@ -192,13 +195,17 @@ impl<R: Slots<Replay>> Responder<R> {
         }
     }
 
-    /// Schedules an acknowledgment up to `psn`, the last PSN of packets that were carried out, if
-    /// `packet` needs one.
+    /// Updates the acknowledgment or NAK that is due, after `packet` was carried out. `psn` is the
+    /// last PSN of `packet`, which may be a train.
+    ///
+    /// An acknowledgment of `psn` is due if `packet` requests one, or if an acknowledgment or a NAK
+    /// was due before. While later packets are missing, their NAK stays due, behind the
+    /// acknowledgment. A packet with a response of its own needs no acknowledgment.
     pub(super) fn acknowledge<H: Host>(&mut self, packet: &Packet, psn: Psn, host: &mut H) {
         let answered = is_recorded(&packet.body);
         let wants_ack = packet.bth.ack_req && !answered;
         self.answer = match self.answer {
-            // Packets after this one arrived early, and some may still be missing.
+            // Packets after this one arrived early, and packets before those may be missing.
             Answer::Missing { newest, due } if !newest.before(self.expected) => {
                 let due = match (answered, wants_ack) {
                     (true, _) => None,
@@ -220,8 +227,8 @@ impl<R: Slots<Replay>> Responder<R> {
         self.gap.order = Order::Unbroken;
     }
 
-    /// If a sequence NAK is due, schedules the acknowledgment of `psn` before it. Keeps one that
-    /// is due for a later PSN.
+    /// If a sequence NAK is due, schedules the acknowledgment of `psn` before the NAK, unless an
+    /// acknowledgment of a later PSN is due.
     pub(super) fn acknowledge_first(&mut self, psn: Psn) {
         if let Answer::Missing { due, .. } = &mut self.answer {
             *due = due.filter(|due| psn.before(*due)).or(Some(psn));
@@ -239,10 +246,10 @@ impl<R: Slots<Replay>> Responder<R> {
         self.ring.newest().is_some()
     }
 
-    /// Refuses a READ response, because the host could not read its memory.
+    /// Handles a READ response whose memory the host could not read.
     ///
-    /// The peer gets a NAK. The QP breaks unless the packet belongs to an answer that was sent
-    /// before. After [`AccessFault::Retry`] the response counts as lost instead.
+    /// The peer gets a NAK in place of the response. The QP enters ERR, unless all responses to the
+    /// READ were sent before. After [`AccessFault::Retry`] the response counts as lost instead.
     pub(crate) fn transmit_failed<H: Host>(
         &mut self,
         transmit: &Transmit,
@@ -272,7 +279,7 @@ impl<R: Slots<Replay>> Responder<R> {
         Outcome::Fatal
     }
 
-    /// Looks for a receive WQE once more, and returns the RNR NAK to send.
+    /// Looks for a receive WQE once more, and returns the syndrome of the RNR NAK to send.
     ///
     /// If a WQE was posted meanwhile, the NAK requests the shortest wait. It is an RNR NAK all the
     /// same, so that it costs the peer no transport retry.
@@ -291,7 +298,7 @@ impl<R: Slots<Replay>> Responder<R> {
     }
 }
 
-/// Returns the index of the next READ response that is due, 0 if there is none.
+/// Returns the index of the next READ response that is due. Returns 0 if none is due.
 fn next_of(pending: Pending) -> u32 {
     match pending {
         Pending::Stream(stream) => stream.next,
@@ -299,8 +306,8 @@ fn next_of(pending: Pending) -> u32 {
     }
 }
 
-/// Builds the next packet of a remembered answer, or a train of `limit` READ responses at most.
-/// `msn` is the current one, which a NAK carries.
+/// Builds the next response to the request that `replay` records: one packet, or a train of READ
+/// responses, `limit` at most. `msn` is the responder's current MSN, for a NAK.
 fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> Option<Transmit> {
     let aeth = Aeth {
         syndrome: UNLIMITED,
@@ -310,7 +317,7 @@ fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> 
         let syndrome = Syndrome::Nak(code);
         Some(response(psn, Body::Ack(Aeth { syndrome, msn }), context))
     };
-    // The owner may have withdrawn the right since the request arrived.
+    // The application may have withdrawn the peer's right to READ since the request arrived.
     let may_read = context.settings.access.read;
     let body = match (replay.pending, replay.request) {
         (Pending::Nothing, _) => return None,
@@ -319,7 +326,8 @@ fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> 
             return refused(psn, code);
         }
         (Pending::Stream(stream), Recorded::Read(_)) if !may_read => {
-            // The NAK is the answer. If it is lost, the peer requests it again.
+            // The NAK replaces all responses that are left. If the NAK is lost, the peer sends the
+            // READ request again.
             replay.finish();
             return refused(replay.psn.plus(stream.next), NakCode::RemoteAccess);
         }
@@ -335,8 +343,8 @@ fn next_packet(replay: &mut Replay, msn: u32, limit: u32, context: &Context) -> 
     Some(response(replay.psn, body, context))
 }
 
-/// Builds the next READ responses of `stream`, `limit` at most, and advances `replay` past them. A
-/// response to data that the peer requested before is a train of its own.
+/// Builds the next READ responses of `stream`, `limit` at most, and advances `replay` past them. If
+/// the peer requested the data before, only one response is built.
 fn next_read_response(
     replay: &mut Replay,
     stream: Stream,
