@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The common header of management datagrams (IBTA 1.x §13.4.2), as far as a driver reads it.
+//! Management datagrams: the fields of the common header (IBTA 1.x §13.4.2) and of the messages of
+//! communication management that a driver reads or writes.
 
 mod times;
 
@@ -37,11 +38,10 @@ const DREP: u16 = 0x16;
 const SIDR_REP: u16 = 0x18;
 const APR: u16 = 0x1a;
 
-/// The kinds of management datagrams that ib_core treats differently.
+/// The kind of a management datagram, by which ib_core chooses how to process the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadKind {
-    /// The datagram ends an exchange of communication management, or a step of one, and gets no
-    /// response.
+    /// The datagram is a message of communication management that gets no response.
     OneWay,
     /// The datagram is a response to a request of this exchange, and may itself get a response.
     Response(Exchange),
@@ -178,8 +178,8 @@ impl SenderGuid {
     }
 }
 
-/// Builds a request to end a connection of QP 0 (DREQ, §12.6.10), with the communication IDs
-/// of its two ends.
+/// Builds a request to end a connection (DREQ, §12.6.10), with the communication IDs of its two
+/// ends. The field for the remote QPN is 0.
 pub fn disconnect_request(ids: [[u8; 4]; 2]) -> [u8; MAD_LEN] {
     let [a0, a1] = DREQ.to_be_bytes();
     let header = [BASE_VERSION, CLASS_CM, CLASS_CM_VERSION, METHOD_SEND]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_replies_may_be_answered() {
+    fn requests_and_replies_may_get_a_response() {
         for attribute in [REQ, REP] {
             assert_eq!(
                 header(CLASS_CM, METHOD_SEND, attribute).kind(),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_end_an_exchange_get_no_response() {
+    fn mra_rej_rtu_drep_sidr_rep_and_apr_get_no_response() {
         for attribute in [MRA, REJ, RTU, DREP, SIDR_REP, APR] {
             assert_eq!(
                 header(CLASS_CM, METHOD_SEND, attribute).kind(),
@@ -240,8 +240,9 @@ mod tests {
     }
 
     #[test]
-    fn only_messages_of_communication_management_end_exchanges() {
-        // ib_mad may answer other datagrams: it refuses a GET or SET that no agent has registered.
+    fn datagrams_of_other_classes_or_methods_may_get_a_response() {
+        // ib_mad may respond to other datagrams: a GET or SET for which no agent has registered
+        // gets a response with an error status.
         assert_eq!(header(CLASS_CM, 0x01, RTU).kind(), MadKind::Request);
         assert_eq!(header(0x04, METHOD_SEND, RTU).kind(), MadKind::Request);
     }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disconnect_request_is_answered() {
+    fn a_disconnect_request_has_its_ids_and_may_get_a_response() {
         let bytes = disconnect_request([[1; 4], [2; 4]]);
         assert_eq!(bytes[24..33], [1, 1, 1, 1, 2, 2, 2, 2, 0]);
         let header = MadHeader::parse(bytes.first_chunk().unwrap());
@@ -320,16 +321,16 @@ mod tests {
 
     #[test]
     fn a_response_belongs_to_the_exchange_of_its_request() {
-        for (asks, answers) in [(0x01, 0x81), (0x03, 0x83), (0x05, 0x07)] {
-            let question = of_transaction(0x04, asks, 7 << 32 | 1, 0);
-            let exchange = question.request_exchange().unwrap();
-            let response = of_transaction(0x04, answers, 7 << 32 | 1, 0);
+        for (asked, responded) in [(0x01, 0x81), (0x03, 0x83), (0x05, 0x07)] {
+            let request = of_transaction(0x04, asked, 7 << 32 | 1, 0);
+            let exchange = request.request_exchange().unwrap();
+            let response = of_transaction(0x04, responded, 7 << 32 | 1, 0);
             assert_eq!(response.kind(), MadKind::Response(exchange));
             assert_eq!(response.request_exchange(), None);
             for other in [
-                of_transaction(0x04, answers, 7 << 32 | 2, 0),
-                of_transaction(0x04, answers, 6 << 32 | 1, 0),
-                of_transaction(0x03, answers, 7 << 32 | 1, 0),
+                of_transaction(0x04, responded, 7 << 32 | 2, 0),
+                of_transaction(0x04, responded, 6 << 32 | 1, 0),
+                of_transaction(0x03, responded, 7 << 32 | 1, 0),
             ] {
                 assert_ne!(other.kind(), MadKind::Response(exchange));
             }
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_management_opens_no_exchange() {
+    fn communication_management_opens_no_exchange() {
         for method in [METHOD_SEND, 0x01, 0x83] {
             assert_eq!(
                 of_transaction(CLASS_CM, method, 7, 0).request_exchange(),
@@ -351,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn a_response_of_baseboard_management_is_told_by_the_modifier() {
-        let question = of_transaction(CLASS_BM, METHOD_SEND, 7, 2);
-        assert_eq!(question.kind(), MadKind::Request);
+    fn the_attribute_modifier_marks_a_response_of_baseboard_management() {
+        let request = of_transaction(CLASS_BM, METHOD_SEND, 7, 2);
+        assert_eq!(request.kind(), MadKind::Request);
         let response = of_transaction(CLASS_BM, METHOD_SEND, 7, 3);
         assert_eq!(
             Some(response.kind()),
-            question.request_exchange().map(MadKind::Response)
+            request.request_exchange().map(MadKind::Response)
         );
         // In other classes this bit is no flag.
         assert_eq!(of_transaction(0x04, 0x01, 7, 1).kind(), MadKind::Request);
