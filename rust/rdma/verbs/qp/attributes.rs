@@ -27,21 +27,20 @@ const SUPPORTED: u32 = bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS;
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for attributes beyond the standard ones, `EINVAL` for invalid values, and those of
-/// [`Av::from_attr`].
+/// `EOPNOTSUPP` for attributes beyond the standard ones, `EINVAL` for invalid values, and the
+/// errors of [`Av::from_attr`].
 ///
 /// # Safety
 ///
-/// `attr` must be the attributes that ib_core passes to an operation, during the call of that
-/// operation.
+/// ib_core must have passed `attr` to an operation that has not returned yet.
 pub(crate) unsafe fn read(attr: &ib_qp_attr, mask: u32) -> Result<QpModify> {
     if mask & !SUPPORTED != 0 {
         return Err(unsupported());
     }
     let has = |bit: u32| mask & bit != 0;
     let av = has(bindings::ib_qp_attr_mask_IB_QP_AV)
-        // SAFETY: The caller guarantees that `attr` are the attributes of an operation whose call
-        // is running.
+        // SAFETY: The caller guarantees that `attr` are the attributes of an operation that has not
+        // returned yet.
         .then(|| unsafe { Av::from_attr(&attr.ah_attr) })
         .transpose()?;
     let mut attrs = read_plain(attr, has);
@@ -166,7 +165,7 @@ pub(crate) fn report(found: &QpQuery, mask: u32) -> ib_qp_attr {
     attr
 }
 
-/// Converts the capacities in a C structure.
+/// Reads capacities from a C structure.
 pub(crate) fn read_cap(raw: &bindings::ib_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: raw.max_send_wr,

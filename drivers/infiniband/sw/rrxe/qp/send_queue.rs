@@ -3,10 +3,14 @@
 //! Send queue of a QP: the mapped ring, and private copies of the WQEs that the engine has taken
 //! and not yet retired.
 //!
-//! A WQE is copied out of the ring once, when the engine takes it. Its SGEs are kept in this queue,
-//! indexed by the WQE's slot in the ring. Inline payload stays in the ring until the WQE is
-//! retired. It is payload only, and no decision depends on it: if the process changes it, the peer
-//! gets the changed bytes.
+//! When the engine takes a WQE, the fields common to all operations and the SGEs are copied out of
+//! the ring, once. This queue keeps the SGEs, indexed by the WQE's slot in the ring. These parts
+//! stay in the ring until the WQE is retired:
+//!
+//! - The arguments of a memory window bind. They are read once, when the engine executes the bind.
+//! - The arguments of a fast registration. Only kernel consumers post fast registrations.
+//! - Inline payload. No decision depends on it: if the process changes it, the peer gets the
+//!   changed bytes.
 
 use core::mem::MaybeUninit;
 
@@ -34,8 +38,7 @@ use crate::{
     verbs::pd::PdId,
 };
 
-/// Form of the payload of a taken WQE: SGEs or inline payload. The engine keeps the other parts of
-/// the WQE.
+/// Form of the payload of a taken WQE: SGEs or inline payload.
 #[derive(Clone, Copy, Default)]
 struct WqePayload {
     /// Number of SGEs.
@@ -56,7 +59,7 @@ pub(crate) struct SendQueue {
     ring: Ring,
     /// Next slot to take.
     next: u32,
-    /// Slot behind the last one that is taken, once the queue is closed.
+    /// Slot after the last one to take, once the queue is closed.
     end: Option<u32>,
     /// Maximum number of WQEs that are taken and not yet retired.
     window: u32,
@@ -145,7 +148,7 @@ impl SendQueue {
         self.end = Some(self.producer());
     }
 
-    /// Returns the slot behind the last one to take.
+    /// Returns the slot after the last one to take.
     #[inline]
     fn producer(&self) -> u32 {
         self.end.unwrap_or_else(|| self.ring.producer())
@@ -270,7 +273,7 @@ impl SendQueue {
         self.binds
     }
 
-    /// Returns the WQE's slot of the ring to the poster.
+    /// Frees the WQE's slot of the ring for another WQE.
     pub(crate) fn retire(&mut self, slot: SendSlot) {
         self.ring.publish_consumer(self.ring.next(slot.0));
     }
@@ -348,8 +351,8 @@ impl SendQueue {
         )
     }
 
-    /// Returns the SGEs of `length` bytes of the message, from `offset` on, for a train. Returns
-    /// `None` if the payload is inline, or lies in too many SGEs.
+    /// Returns the SGEs of `length` bytes of the message, from `offset` on, for a packet train.
+    /// Returns `None` if the payload is inline, or lies in more than [`train::MAX_SGES`] SGEs.
     pub(crate) fn train_sges(
         &self,
         slot: SendSlot,
