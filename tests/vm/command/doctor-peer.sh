@@ -32,7 +32,7 @@ ip -n h1 link del spare0
 check "an absent peer" finds 1 "answers neither pings nor RoCE" "cables" brief 10.77.0.99
 
 link_del 2
-check "a peer without a link" finds 1 "no RoCE link has its UDP port 4791" "rrxe add. adds a link there" \
+check "a peer without a link" finds 1 "rejects packets to UDP port 4791: it has no RoCE link" "rrxe add. adds a link there" \
 	brief $HOST2_V4
 check "link on host 2" link_add 2
 

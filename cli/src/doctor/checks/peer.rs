@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// Checks the path to the peer, from the name to the RoCE connection. A step that fails explains
-/// the failures of later ones, so the checks end with it.
+/// the failures of later steps, so only the first failure is reported. Lost pings are reported in
+/// any case.
 pub(super) fn peer(facts: &Facts) -> Vec<Finding> {
     let Some(peer) = &facts.peer else {
         return Vec::new();
@@ -34,7 +35,8 @@ fn address(peer: &Peer, _: &Facts) -> Option<Finding> {
     })
 }
 
-/// A link-local address names no host without a network device, which the checks do not pass on.
+/// A link-local address selects a host only together with a network device (scope ID), and the
+/// facts about the peer have no scope ID.
 fn scope(peer: &Peer, _: &Facts) -> Option<Finding> {
     let is_link_local =
         matches!(peer.address, Some(IpAddr::V6(address)) if address.is_unicast_link_local());
@@ -42,7 +44,7 @@ fn scope(peer: &Peer, _: &Facts) -> Option<Finding> {
         error(
             "peer-name",
             format!(
-                "The address {} is link-local, which the doctor cannot check.",
+                "The doctor cannot check a peer by a link-local address such as {}.",
                 peer.name
             ),
             "Give another address of the peer.",
@@ -116,13 +118,13 @@ fn port(peer: &Peer, _: &Facts) -> Option<Finding> {
     match &peer.udp {
         UdpProbe::Refused => Some(error(
             "peer-port",
-            format!("The peer {name} answers that no RoCE link has its UDP port 4791, or its firewall rejects the port."),
+            format!("The peer {name} rejects packets to UDP port 4791: it has no RoCE link, or its firewall rejects them."),
             "Run `rrxe doctor` on the peer; `rrxe add` adds a link there.",
         )),
         UdpProbe::Failed(reason) if peer.roce != RoceProbe::Answered => Some(error(
             "peer-port",
             format!("A datagram to UDP port 4791 of {name} fails: {reason}."),
-            "Have the firewalls on the path, and that of the peer, pass UDP port 4791.",
+            "Have the firewalls of the peer and of the path pass UDP port 4791.",
         )),
         _ => None,
     }
@@ -134,7 +136,7 @@ fn roce(peer: &Peer, _: &Facts) -> Option<Finding> {
         RoceProbe::Silent => Some(error(
             "peer-roce",
             format!("The peer {name} answers pings, but no RoCE connection requests."),
-            "Have the firewall of the peer, and those on the path, pass UDP port 4791, and run `rrxe doctor` on the peer.",
+            "Have the firewalls of the peer and of the path pass UDP port 4791, and run `rrxe doctor` on the peer.",
         )),
         RoceProbe::Failed(reason) => Some(error(
             "peer-roce",

@@ -76,7 +76,8 @@ fn split(text: &str) -> Vec<String> {
     words
 }
 
-/// Evaluates the options of a rule. Returns none if its target neither accepts nor drops.
+/// Evaluates the options of a rule. Returns `None` if its target does not decide on the packet, and
+/// neither leads to another chain nor returns from one.
 fn evaluate(options: &[String], packet: &Packet<'_>) -> Option<Rule> {
     let mut matches = Matches::Yes;
     let mut words = options.iter().map(String::as_str).peekable();
@@ -87,7 +88,7 @@ fn evaluate(options: &[String], packet: &Packet<'_>) -> Option<Rule> {
             is_negated = true;
             continue;
         }
-        // Options without a value are followed by another option, or by nothing.
+        // After an option without a value comes `!`, another option, or the end of the rule.
         let value = words.next_if(|word| !word.starts_with('-') && *word != "!");
         match (option, value) {
             ("-j", Some(target)) => action = target_action(target),
@@ -108,7 +109,8 @@ fn target_action(target: &str) -> Option<Action> {
         "ACCEPT" => Some(Action::Accept),
         "DROP" | "REJECT" => Some(Action::Drop),
         "RETURN" => Some(Action::Return),
-        // Targets in capitals change packets, or log them. Others are the names of chains.
+        // A target in capitals is taken for an extension, which changes or logs packets, and any
+        // other target for the name of a chain.
         other
             if other
                 .chars()
