@@ -49,10 +49,11 @@ class KprobeCounter:
     def preempt_depths(work):
         """Returns the preemption depths (preempt_count, at most 15) at the calls during `work`.
 
-        The result has a set of depths for each pair of function name and thread number. The kernel
+        The result has a set of depths for each pair of function name and thread ID. The kernel
         records one less than it finds, because it assumes that the probe itself disables preemption
         (`tracing_gen_ctx_dec()`, include/linux/trace_events.h). A probe by a breakpoint does not
-        disable it. Such a probe is marked as a non-maskable interrupt, `Z`."""
+        disable preemption. The trace marks such a probe as a non-maskable interrupt (`z` or `Z`),
+        and this method adds one to its depth."""
         with open(f"{TRACING}/trace", "w", encoding="ascii"):
             pass
         work()

@@ -38,8 +38,14 @@ pub fn run(tap: &mut Tap, ends: &Ends) {
     tap.result("matrix: RC CMP_SWP", transfer::cmp_swap(ends));
     tap.result("matrix: RC FETCH_ADD", transfer::fetch_add(ends));
     tap.result("matrix: RC ATOMIC_WRITE", atomic_write(ends));
-    tap.result("matrix: RC to a window of type 1", window_1(ends));
-    tap.result("matrix: RC to a window of type 2", window_2(ends));
+    tap.result(
+        "matrix: RC WRITE and READ in a window of type 1",
+        window_1(ends),
+    );
+    tap.result(
+        "matrix: RC WRITE and READ in a window of type 2",
+        window_2(ends),
+    );
     tap.result("matrix: RC SEND to an SRQ", srq::several_qps(ends));
     let uc: [(&str, Transfer); 4] = [
         ("matrix: UC SEND", transfer::send),
@@ -98,5 +104,7 @@ fn atomic_write(ends: &Ends) -> Outcome {
         format!("memory holds {got:#x}")
     })?;
     let neighbours = pair.b.mr.buffer.word(56) | pair.b.mr.buffer.word(72);
-    ensure(neighbours == 0, || "a word beside it was written".into())
+    ensure(neighbours == 0, || {
+        "a word next to the target was written".into()
+    })
 }
