@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Builds the provider library (librrxe) in the toolbox. The interface between libibverbs and its
-# providers is private to each version of libibverbs, so the build takes the headers from the source
-# package of the rdma-core that the library is for.
+# Builds, installs and uninstalls the provider library (librrxe). The interface of libibverbs to its
+# providers is private to each version of libibverbs. So a build needs headers from the source of
+# the rdma-core that the library is for. The build runs in the toolbox, with a source package of
+# Debian, or on this machine without the toolbox, with the source in RDMA_CORE_SOURCE.
 
 # Hours after which the version of a suite's rdma-core is looked up again.
 readonly PROVIDER_HOURS=24
@@ -26,14 +27,14 @@ provider_ask() {
 	if in_toolbox tools/lib/rdma-core-choose "$suite" "$(inside "$file.sources")" >"$file.new"; then
 		mv "$file.new" "$file"
 	elif [[ -s $file ]]; then
-		say "could not ask for the rdma-core of $suite; keeping the last answer"
+		say "could not look up the rdma-core version of $suite; using the version found last"
 	else
-		die "no rdma-core to build for: see the message above"
+		die "could not look up the rdma-core version of $suite: see the message above"
 	fi
 }
 
-# rdma_core_init SUITE: sets RDMA_CORE to the directory made by rdma-core-make for a suite's
-# rdma-core.
+# rdma_core_init SUITE: sets RDMA_CORE to the directory with the headers of a suite's rdma-core.
+# Makes the directory by rdma-core-make if it does not exist.
 rdma_core_init() {
 	local suite=$1 version
 	version=$(provider_version "$suite") || exit
@@ -54,9 +55,9 @@ rdma_core_make() {
 	touch "$RDMA_CORE/complete"
 }
 
-# provider_build SUITE: builds the library for a suite's libibverbs and sets PROVIDER to its path.
-# Its name ends in -rdmavN.so, where N is the version of the provider interface that libibverbs
-# requires.
+# provider_build SUITE: builds the library for a suite's libibverbs and sets PROVIDER to the path of
+# the library. The name ends in -rdmavN.so, where N is the version of libibverbs' interface to
+# providers.
 provider_build() {
 	local suite=$1 target
 	rdma_core_init "$suite"
@@ -70,8 +71,8 @@ provider_build() {
 	ln -f "$target/release/librrxe.so" "$PROVIDER"
 }
 
-# provider_suite ABI VERSION: prints the suite whose rdma-core has the same interface to providers as
-# rdma-core VERSION, whose interface has the version ABI.
+# provider_suite ABI VERSION: prints the suite whose rdma-core has version ABI of the interface to
+# providers. Ends with an error that names rdma-core VERSION if no such suite is known.
 provider_suite() {
 	case $1 in
 	34) echo trixie ;;
@@ -96,12 +97,13 @@ provider_install() {
 }
 
 # provider_local_build VERSION: builds the library by the programs of this machine, without the
-# toolbox, from RDMA_CORE_SOURCE, the source of rdma-core VERSION. Sets PROVIDER to its path.
+# toolbox, with headers from RDMA_CORE_SOURCE, the source of rdma-core VERSION. Sets PROVIDER to the
+# path of the library.
 provider_local_build() {
 	local version=$1 have headers target
 	have=$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$RDMA_CORE_SOURCE/CMakeLists.txt" 2>/dev/null) || true
 	[[ $have == "$version" ]] ||
-		die "RDMA_CORE_SOURCE=$RDMA_CORE_SOURCE is not the source of rdma-core $version, which this libibverbs is from: set it to that source (on Debian: apt-get source rdma-core)"
+		die "RDMA_CORE_SOURCE=$RDMA_CORE_SOURCE is not the source of rdma-core $version, the version of the installed libibverbs: set RDMA_CORE_SOURCE to that source (on Debian: apt-get source rdma-core)"
 	need_programs cargo "${RUSTC:-rustc}" "${BINDGEN:-bindgen}" gcc python3
 	cache_make
 	headers=$RRXE_BUILD/rdma-core-$version target=$RRXE_BUILD/librrxe/local-$version
