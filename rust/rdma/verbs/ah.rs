@@ -40,7 +40,7 @@ unsafe fn make<P: Provider>(
 pub(crate) unsafe extern "C" fn create<P: Provider>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
-    _payload: *mut bindings::ib_udata,
+    _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: The caller guarantees that these are the arguments of a creation on a device of

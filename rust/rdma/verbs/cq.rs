@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn modify<P: Provider>(
 /// Must be called only by ib_core, on a CQ of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_cq,
-    _payload: *mut bindings::ib_udata,
+    _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: This is the destruction operation, past the point where it can fail.
     unsafe { CqObject::<P>::destroy_with_upcall(base, P::destroy_cq) }

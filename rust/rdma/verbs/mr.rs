@@ -426,7 +426,7 @@ unsafe fn is_creation_undone(base: *const bindings::ib_mr) -> bool {
 /// Must be called only by ib_core, on a region of `P`.
 pub(crate) unsafe extern "C" fn dereg<P: Provider>(
     base: *mut bindings::ib_mr,
-    _payload: *mut bindings::ib_udata,
+    _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: The region is alive while ib_core calls its operations, here until the

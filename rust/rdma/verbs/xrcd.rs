@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn alloc<P: Provider>(
 /// Must be called only by ib_core, on an XRC domain of `P`.
 pub(crate) unsafe extern "C" fn dealloc<P: Provider>(
     base: *mut bindings::ib_xrcd,
-    _payload: *mut bindings::ib_udata,
+    _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: This is the destruction operation, past the point where it can fail.

@@ -290,7 +290,7 @@ unsafe fn report_init(qp: *const bindings::ib_qp, found: &QpQuery) -> bindings::
 /// Must be called only by ib_core, on a QP of `P`.
 pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     qp: *mut bindings::ib_qp,
-    _payload: *mut bindings::ib_udata,
+    _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: This is the destruction operation, past the point where it can fail.
     unsafe { QpObject::<P>::destroy_with_upcall(qp, P::destroy_qp) }
