@@ -5,12 +5,12 @@
 //!
 //! A train exists within a machine only, where it saves the work per packet. In a network its
 //! packets travel one by one. A train has the same effects as its packets one after another. A
-//! receiver that can't carry out a train as a whole takes its packets one by one.
+//! receiver that can't process a train as a whole processes its packets one by one.
 
 use crate::mtu::Mtu;
 use crate::wire::packet::{Body, Packet, ReadPart, SendPart, WritePart};
 
-/// Consecutive packets of one SEND, RDMA WRITE or READ response.
+/// Consecutive packets of one SEND, RDMA WRITE or READ response, or a single packet of any type.
 ///
 /// # Invariants
 ///
@@ -18,18 +18,21 @@ use crate::wire::packet::{Body, Packet, ReadPart, SendPart, WritePart};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {
     /// All packets as one: the PSN of the first packet, the acknowledgment request and the
-    /// solicited event of the last one, and the payload of all. The place says which ends of the
-    /// message the train contains, so the place of a whole message is "only".
+    /// solicited event of the last one, and the payload of all. Its place in the message (first,
+    /// middle, last or only) is that of the train. So a train of a whole message has the place
+    /// "only".
     pub packet: Packet,
-    /// Number of packets, and of PSNs that they take. A READ request counts as one packet.
+    /// Number of packets, and of their PSNs. A READ request counts as one packet, though its
+    /// responses take more PSNs.
     pub count: u32,
     /// Path MTU of the sender: the payload length of each packet but the last.
     pub mtu: Mtu,
 }
 
 impl Train {
-    /// Returns the train of `count` packets that `packet` describes as one. Returns `None` unless
-    /// that is a train of several packets: its payload determines the path MTU.
+    /// Returns the train of `count` packets that `packet` describes as one. The payload length and
+    /// `count` determine the path MTU. Returns `None` if no path MTU fits them, if `count` is 1, or
+    /// if `packet` is no SEND, RDMA WRITE or READ response.
     pub fn of(packet: Packet, count: u32) -> Option<Self> {
         let is_transfer = matches!(
             packet.body,
