@@ -5,8 +5,8 @@
 //!
 //! A [`udp::UdpSocket`] receives packets as [`skb::RxSkb`]s. A packet to send is built as
 //! [`skb::TxSkb`], completed to [`skb::TxPacket`], and sent along a [`route::Route`]. A
-//! [`tap::Tap`] shows the frames that pass a network device. [`netdev`] and [`netns`] report events
-//! of network devices and of network namespaces.
+//! [`tap::Tap`] calls an observer for each frame that passes a network device. [`netdev`] and
+//! [`netns`] report events of network devices and of network namespaces.
 //!
 //! All addresses are GIDs. IPv4 addresses are IPv4-mapped IPv6 addresses.
 

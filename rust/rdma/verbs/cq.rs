@@ -37,8 +37,8 @@ pub struct CqInit {
     pub ignore_overrun: bool,
     /// Upcall for completion notifications and asynchronous events of the CQ.
     pub upcall: CqUpcall,
-    /// View of the notifications that the CQ's process has not read, or `None` if they can't be
-    /// seen.
+    /// View of the notifications that the CQ's process has not read. `None` for a CQ of an
+    /// in-kernel consumer, or if the list of notifications in uverbs has an unknown layout.
     pub events: Option<CqEvents>,
 }
 
@@ -48,7 +48,7 @@ pub struct CqCreated<C> {
     pub cq: Arc<C>,
     /// Granted number of entries: at least the requested one.
     pub capacity: u32,
-    /// Location of the ring, for the process's library.
+    /// Location of the ring, for the process's library. Not used for a CQ of an in-kernel consumer.
     pub reply: RingReply,
 }
 
@@ -153,7 +153,7 @@ unsafe fn make<P: Provider>(
     // SAFETY: ib_core sets the device before it calls.
     let device = unsafe { crate::device::of::<P>((*base).device) };
     // SAFETY: This is the creation of `base`, which is valid until the creation has failed or
-    // `destroy` has returned. Both revoke the upcall before.
+    // `destroy` has returned. A failed creation and `destroy` revoke the upcall before they return.
     let upcall = unsafe { Upcall::new(base) }?;
     let init = CqInit {
         capacity,
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_cq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction operation, past the point where it can fail.
+    // SAFETY: This is the destruction operation, and none of its steps can fail.
     unsafe { CqObject::<P>::destroy_with_upcall(base, P::destroy_cq) }
 }
 

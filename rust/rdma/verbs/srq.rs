@@ -78,7 +78,7 @@ pub struct SrqCreated<S> {
     pub max_wr: u32,
     /// Granted number of SGEs in a WQE.
     pub max_sge: u32,
-    /// Response to the process's library.
+    /// Response to the process's library. Not used for a queue of an in-kernel consumer.
     pub reply: SrqReply,
 }
 
@@ -149,7 +149,8 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: ib_core sets the domain before it calls, and holds it during the call.
         let pd = unsafe { Object::<P, _>::get((*base).pd) };
         // SAFETY: This is the creation of `base`, which is valid until the creation has failed or
-        // `destroy` has returned. Both revoke the upcall before.
+        // `destroy` has returned. A failed creation and `destroy` revoke the upcall before they
+        // return.
         let upcall = unsafe { Upcall::new(base) }?;
         let asked = SrqInit {
             max_wr: init.attr.max_wr,
@@ -244,7 +245,7 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     // SAFETY: The queue is alive while ib_core calls its operations.
     let srq = unsafe { SrqObject::<P>::get(base.cast()) };
     // SAFETY: ib_core's list is valid during the call, and ib_core passes valid memory for the
-    // failed request along with the list.
+    // address of the request that fails.
     unsafe { RecvList::post(requests, failed, |list| P::post_srq_recv(srq, list)) }
 }
 
@@ -280,6 +281,6 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     base: *mut bindings::ib_srq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction operation, past the point where it can fail.
+    // SAFETY: This is the destruction operation, and none of its steps can fail.
     unsafe { SrqObject::<P>::destroy_with_upcall(base, P::destroy_srq) }
 }

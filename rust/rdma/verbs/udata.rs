@@ -140,8 +140,8 @@ pub(crate) unsafe fn require_zero_udata(raw: *mut bindings::ib_udata) -> Result 
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` unless the request and the response buffer have no bytes. A request of zeros is
-/// refused, too.
+/// `EOPNOTSUPP` if the request or the response buffer has any bytes, even if the request consists
+/// of zeros.
 ///
 /// # Safety
 ///
@@ -214,7 +214,8 @@ impl<P: Provider> UserCall<'_, P> {
     }
 }
 
-/// A call by which a process resizes one of its rings.
+/// A call by which a process resizes one of its rings, and the place for the location of the new
+/// ring.
 pub struct RingChange<'a, P: Provider> {
     call: &'a UserCall<'a, P>,
     /// Address to which the location of the new ring is written, or `None` if it is in the
@@ -223,8 +224,8 @@ pub struct RingChange<'a, P: Provider> {
 }
 
 impl<'a, P: Provider> RingChange<'a, P> {
-    /// Creates the change for `call`. The location of the new ring is announced at `address`, or in
-    /// the response if that is `None`.
+    /// Creates the `RingChange` of `call`, which resizes a ring. [`Self::announce`] will write the
+    /// location of the new ring to `address`, or to the response if that is `None`.
     pub(crate) fn new(call: &'a UserCall<'a, P>, address: Option<u64>) -> Self {
         Self { call, address }
     }
@@ -239,8 +240,8 @@ impl<'a, P: Provider> RingChange<'a, P> {
         self.call.context()
     }
 
-    /// Tells the process the location of its new ring. The process uses it only if the whole call
-    /// succeeds. Process context; may sleep.
+    /// Writes the location of the new ring to the process's memory. The process uses it only if the
+    /// whole call succeeds. Process context; may sleep.
     ///
     /// # Errors
     ///

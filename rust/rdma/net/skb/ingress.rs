@@ -40,7 +40,7 @@ impl Ingress {
         index == self.device || index == self.slave
     }
 
-    /// Returns whether the packet came from a QP of this host without any network device.
+    /// Returns whether the packet came from a QP of this network namespace, by no network device.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.device == 0
@@ -58,11 +58,11 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Determines how `skb` arrived.
+    /// Returns the origin of `skb`.
     ///
     /// IPv4 refuses packets from other hosts with a source address of this host
     /// (`fib_validate_source()`, net/ipv4/fib_frontend.c, unless `accept_local` is set). IPv6 has
-    /// no such check.
+    /// no such check, so this function checks the source addresses of IPv6 packets.
     ///
     /// # Safety
     ///
@@ -181,16 +181,16 @@ unsafe fn is_of_this_host_v6(
 /// Returns whether this host sent an IPv6 packet that `vrf` received by `port`.
 ///
 /// The source address does not show that, since any process can send with an address that this host
-/// does not have (`IPV6_FREEBIND`). A VRF clears the mark of looped packets (`vrf_ip6_rcv()`,
-/// drivers/net/vrf.c). The index of a looped packet does not show it either: a packet to an address
-/// of this host has the index of the device that has the address (`ip6_rcv_core()`,
+/// does not have (`IPV6_FREEBIND`). Nor does the packet type: a VRF sets that of looped packets to
+/// `PACKET_HOST` (`vrf_ip6_rcv()`, drivers/net/vrf.c). Nor does the index: a looped packet to an
+/// address of this host has the index of the device that has the address (`ip6_rcv_core()`,
 /// net/ipv6/ip6_input.c). But this host sends such a packet through the VRF, so the source address
 /// in the link-layer header is the VRF's hardware address (`vrf_finish_output6()`,
 /// drivers/net/vrf.c).
 ///
 /// A packet to a multicast group that the IP layer loops back has no link-layer header
-/// (`dev_loopback_xmit()`, net/core/dev.c). Nor has a packet from a device without a link layer,
-/// which cannot be distinguished from a looped one.
+/// (`dev_loopback_xmit()`, net/core/dev.c). Nor has a packet from a device without a link layer. If
+/// it is to a group, it cannot be distinguished from a looped one, and counts as looped.
 ///
 /// # Safety
 ///
