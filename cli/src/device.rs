@@ -20,12 +20,13 @@ use crate::{
 /// immediate data, ICRC. The driver subtracts the same number from the MTU of the netdev.
 pub(crate) const OVERHEAD: u32 = 88;
 
-/// A port of an RDMA device.
+/// A port of an RDMA device, which the command `rdma` calls a link. A device of rrxe has one port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Device {
-    /// Name of the link.
+    /// Name of the device.
     pub(crate) name: String,
-    /// Name and version of the driver; none if the driver does not tell.
+    /// Firmware version that the driver reports; none if it reports none. rrxe reports its own name
+    /// and version.
     pub(crate) firmware: Option<String>,
     /// Whether the device is hardware.
     pub(crate) hardware: bool,
@@ -124,8 +125,8 @@ impl Device {
         self.firmware.as_deref()?.split_whitespace().next()
     }
 
-    /// Returns whether a software driver of this network namespace has the UDP port of RoCE for the
-    /// device.
+    /// Returns whether the device is a software device whose driver receives by UDP port 4791 of
+    /// this network namespace.
     pub(crate) fn has_port(&self) -> bool {
         !self.hardware && self.netdev.is_some()
     }
@@ -135,7 +136,7 @@ impl Device {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns how often packets were sent again.
+    /// Returns the number of retransmissions. A retransmission sends one or more packets again.
     pub(crate) fn retransmissions(&self) -> u64 {
         self.counter("completer_retry_err") + self.counter("rto_resends")
     }
@@ -149,7 +150,8 @@ impl Device {
         drops.map(|(_, count)| count).sum()
     }
 
-    /// Returns the counters above 0 that hint at trouble, with their values.
+    /// Returns the counters of drops, errors and retransmissions that are above 0, with their
+    /// values.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = (&str, u64)> {
         let counters = self
             .counters
@@ -159,12 +161,13 @@ impl Device {
     }
 }
 
-/// Returns whether a counter hints at trouble.
+/// Returns whether a counter is one of drops, errors or retransmissions.
 fn hints_at_trouble(name: &str) -> bool {
     name.starts_with("drop_") || name.ends_with("_err") || name == "rto_resends"
 }
 
-/// Returns the largest path MTU for which a network device has room.
+/// Returns the largest path MTU for which a network device has room, or 256, the least path MTU, if
+/// it has room for none.
 pub(crate) fn path_mtu(netdev_mtu: u32) -> u32 {
     let room = netdev_mtu.saturating_sub(OVERHEAD);
     let fitting = [4096, 2048, 1024, 512].into_iter().find(|mtu| *mtu <= room);
@@ -232,8 +235,8 @@ pub(crate) fn file_name(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Returns whether the directory of a device in sysfs is below a bus. Software devices are below
-/// /sys/devices/virtual.
+/// Returns whether the directory of a device in sysfs is outside of /sys/devices/virtual, where the
+/// software devices are.
 fn is_hardware(directory: &Path) -> bool {
     let target = fs::read_link(directory).unwrap_or_default();
     !target.iter().any(|part| part == "virtual")

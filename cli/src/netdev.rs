@@ -42,10 +42,10 @@ struct LinkInfo {
     info_data: InfoData,
 }
 
-/// Parameters of a tunnel.
+/// Parameters of a device that depend on its kind. Only those of tunnels are read.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct InfoData {
-    /// UDP port on which it receives.
+    /// UDP port on which a tunnel receives. Other kinds may have a parameter of the same name.
     #[serde(default)]
     port: Option<serde_json::Value>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The facts over which the doctor's checks decide. `collect` collects them.
+//! The facts that the doctor's checks evaluate. The module `collect` collects them.
 
 use std::net::IpAddr;
 
@@ -83,7 +83,7 @@ pub(crate) struct DeviceFiles {
     pub(crate) has_rdma_cm: bool,
 }
 
-/// Users of UDP port 4791.
+/// Sockets and tunnels that have UDP port 4791.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PortUse {
     /// Whether any socket has the port.
@@ -110,7 +110,7 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Its address; none if the name has none.
     pub(crate) address: Option<IpAddr>,
-    /// The network device of the route to the peer; none without a route.
+    /// The route to the peer; none if there is no route.
     pub(crate) route: Option<Route>,
     /// Result of pings.
     pub(crate) ping: Ping,

@@ -142,7 +142,7 @@ check "host 2 drops a tenth of the packets" in2 nft "add table ip t
 	add chain ip t in { type filter hook input priority 0; }
 	add rule ip t in udp dport 4791 numgen random mod 10 0 drop"
 check "pingpong over the lossy network" pingpong -n 300
-check "loss" finds 1 "$DEV1 went back to lost packets" "tc -s qdisc show dev eth0" doctor
+check "loss" finds 1 "$DEV1 retransmitted lost packets" "tc -s qdisc show dev eth0" doctor
 in2 nft delete table ip t
 
 check "link on host 1 is deleted" link_del 1

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Number of events below which they are no fault.
+/// Least value of a counter that the checks of retransmissions and of drops report.
 const FEW: u64 = 10;
 
 /// Counters of failed requests, with the fault and the remedy.
@@ -27,7 +27,7 @@ const FAILURES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Counters of dropped packets, with the fault and the remedy.
+/// Counters of packets that were dropped or could not be sent, with the fault and the remedy.
 const DROPS: [(&str, &str, &str); 5] = [
     (
         "drop_icrc",
@@ -56,7 +56,7 @@ const DROPS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// Returns the links of this network namespace.
+/// Returns the links whose network device is in this network namespace.
 fn links(facts: &Facts) -> impl Iterator<Item = &Device> {
     facts
         .devices
@@ -64,7 +64,7 @@ fn links(facts: &Facts) -> impl Iterator<Item = &Device> {
         .filter(|each| each.is_rrxe() && each.netdev.is_some())
 }
 
-/// Checks whether more than one packet in a hundred is sent again.
+/// Checks whether the number of retransmissions is at least a hundredth of the number of packets.
 pub(super) fn retransmissions(facts: &Facts) -> Vec<Finding> {
     let lossy = links(facts).filter(|link| {
         let resent = link.retransmissions();
@@ -75,7 +75,7 @@ pub(super) fn retransmissions(facts: &Facts) -> Vec<Finding> {
             warning(
                 "loss",
                 format!(
-                    "Link {} went back to lost packets {} times while it sent {} packets.",
+                    "Link {} retransmitted lost packets {} times while it sent {} packets.",
                     link.name,
                     link.retransmissions(),
                     link.counter("sent_pkts")
@@ -95,7 +95,8 @@ pub(super) fn failures(facts: &Facts) -> Vec<Finding> {
     found.collect()
 }
 
-/// Checks whether packets were dropped for a reason that an administrator can remove.
+/// Checks whether packets were dropped or could not be sent, for a reason that an administrator can
+/// remove.
 pub(super) fn drops(facts: &Facts) -> Vec<Finding> {
     let found = links(facts).flat_map(|link| exceeding(link, "drops", &DROPS, FEW));
     found.collect()

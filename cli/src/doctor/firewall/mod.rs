@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Decides whether the firewall drops RoCE packets. Rules of nftables and of iptables are brought
-//! into one form, and a packet walks through the chains of its hooks.
+//! into one form. Then the chains of a packet's hooks are evaluated for the packet.
 //!
 //! A rule may match by facts that are unknown here, such as the addresses of other hosts. After
 //! such a rule the verdict is uncertain, and an uncertain drop does not count.
@@ -13,7 +13,8 @@ mod nft;
 #[cfg(test)]
 mod tests;
 
-/// Depth of nested chains at which a walk ends. The kernel allows 16.
+/// Depth of nested chains from which an evaluation follows no jumps and is uncertain. The kernel
+/// allows 16.
 const MAX_DEPTH: u32 = 16;
 
 /// The rules of this network namespace.
@@ -21,7 +22,7 @@ const MAX_DEPTH: u32 = 16;
 pub(crate) struct Rules {
     /// Output of `nft -j list ruleset`.
     pub(crate) nft: serde_json::Value,
-    /// Outputs of `iptables-save` and the like, with whether they are for IPv6.
+    /// Outputs of `iptables-save`, `ip6tables-save` and their variants, each with `true` for IPv6.
     pub(crate) iptables: Vec<(bool, String)>,
 }
 
@@ -43,10 +44,10 @@ pub(crate) struct Packet<'a> {
     pub(crate) peer: Option<IpAddr>,
 }
 
-/// The rule or policy that drops a packet.
+/// The rule that drops a packet, or the policy of a chain if that drops it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Culprit {
-    /// Words for it, such as "a rule of chain INPUT".
+    /// Description of the rule or policy, such as "a rule of chain INPUT".
     pub(crate) rule: String,
     /// A sentence that says how to let the packet pass.
     pub(crate) remedy: String,
@@ -120,7 +121,7 @@ struct Chain {
     is_base: bool,
     drops_by_policy: bool,
     rules: Vec<Rule>,
-    /// Words for the table in a command that adds a rule.
+    /// Command that inserts a rule at the head of the chain. The rule accepts RoCE packets.
     command: String,
 }
 
@@ -135,9 +136,9 @@ enum Verdict {
     Continue,
 }
 
-/// Result of a walk through a chain. If the walk is not certain, rules with unknown matches may
-/// have given another verdict.
-struct Walk {
+/// Result of the evaluation of a chain. It is uncertain if another verdict is possible, because of
+/// rules whose matches are unknown, or because chains are nested too deeply.
+struct Evaluation {
     verdict: Verdict,
     is_certain: bool,
 }
@@ -158,10 +159,12 @@ fn dropping_chain(table: &Table) -> Option<Culprit> {
     let mut chains: Vec<_> = table.values().filter(|chain| chain.is_base).collect();
     chains.sort_by(|one, other| one.name.cmp(&other.name));
     chains.into_iter().find_map(|chain| {
-        let walk = walk(table, chain, 0);
-        match walk.verdict {
-            Verdict::Drop if walk.is_certain => Some(by_rule(chain)),
-            Verdict::Continue if walk.is_certain && chain.drops_by_policy => Some(by_policy(chain)),
+        let evaluation = evaluate(table, chain, 0);
+        match evaluation.verdict {
+            Verdict::Drop if evaluation.is_certain => Some(by_rule(chain)),
+            Verdict::Continue if evaluation.is_certain && chain.drops_by_policy => {
+                Some(by_policy(chain))
+            }
             _ => None,
         }
     })
@@ -182,11 +185,14 @@ fn by_policy(chain: &Chain) -> Culprit {
 }
 
 fn remedy(chain: &Chain) -> String {
-    format!("Accept these packets before, by `{}`.", chain.command)
+    format!(
+        "Accept these packets in an earlier rule, by `{}`.",
+        chain.command
+    )
 }
 
-/// Lets the packet walk through a chain and those to which it jumps.
-fn walk(table: &Table, chain: &Chain, depth: u32) -> Walk {
+/// Evaluates a chain, and the chains to which it jumps, for the packet.
+fn evaluate(table: &Table, chain: &Chain, depth: u32) -> Evaluation {
     let mut is_certain = depth < MAX_DEPTH;
     for rule in &chain.rules {
         if rule.matches == Matches::No {
@@ -196,19 +202,19 @@ fn walk(table: &Table, chain: &Chain, depth: u32) -> Walk {
         let decides = ends || step.verdict != Verdict::Continue;
         if rule.matches == Matches::Yes && decides {
             let is_certain = is_certain && step.is_certain;
-            return Walk { is_certain, ..step };
+            return Evaluation { is_certain, ..step };
         }
         is_certain &= step.is_certain && !decides;
     }
-    Walk {
+    Evaluation {
         verdict: Verdict::Continue,
         is_certain,
     }
 }
 
-/// Returns what an action leads to, and whether it ends the walk through its chain.
-fn follow(table: &Table, action: &Action, depth: u32) -> (Walk, bool) {
-    let certain = |verdict| Walk {
+/// Returns the result of an action, and whether the action ends the evaluation of its chain.
+fn follow(table: &Table, action: &Action, depth: u32) -> (Evaluation, bool) {
+    let certain = |verdict| Evaluation {
         verdict,
         is_certain: true,
     };
@@ -219,7 +225,7 @@ fn follow(table: &Table, action: &Action, depth: u32) -> (Walk, bool) {
         Action::Jump(name) | Action::Goto(name) => {
             let ends = matches!(action, Action::Goto(_));
             match table.get(name).filter(|_| depth < MAX_DEPTH) {
-                Some(chain) => (walk(table, chain, depth + 1), ends),
+                Some(chain) => (evaluate(table, chain, depth + 1), ends),
                 None => (certain(Verdict::Continue), ends),
             }
         }
