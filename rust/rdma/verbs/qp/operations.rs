@@ -76,7 +76,8 @@ pub(crate) unsafe extern "C" fn create<P: Provider>(
         // SAFETY: ib_core passes valid attributes.
         let init = unsafe { &mut *init };
         // SAFETY: This is the creation of `qp`, which is valid until the creation has failed or
-        // `destroy` has returned. Both revoke the upcall before.
+        // `destroy` has returned. A failed creation and `destroy` revoke the upcall before they
+        // return.
         let upcall = unsafe { Upcall::new(qp) }?;
         // SAFETY: The caller guarantees that these are the arguments of a creation on a device of
         // `P`.
@@ -292,7 +293,7 @@ pub(crate) unsafe extern "C" fn destroy<P: Provider>(
     qp: *mut bindings::ib_qp,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: This is the destruction operation, past the point where it can fail.
+    // SAFETY: This is the destruction operation, and none of its steps can fail.
     unsafe { QpObject::<P>::destroy_with_upcall(qp, P::destroy_qp) }
 }
 
@@ -344,6 +345,6 @@ pub(crate) unsafe extern "C" fn post_recv<P: Provider>(
     // SAFETY: The QP is alive while ib_core calls its operations.
     let qp = unsafe { of::<P>(qp) };
     // SAFETY: ib_core's list is valid during the call, and ib_core passes valid memory for the
-    // failed request along with the list.
+    // address of the request that fails.
     unsafe { RecvList::post(requests, failed, |list| P::post_recv(qp, list)) }
 }
