@@ -27,7 +27,7 @@ use rdma::{
 };
 use roce::{
     ids::Qpn,
-    qp::{Config, QpKind},
+    qp::{Config, QpKind, SendWqe},
 };
 
 use super::{Qp, Waker};
@@ -46,7 +46,7 @@ use crate::{
         cached_state::CachedState,
         capacity::{grant, new_kernel_queue, new_ring},
         early::KeptPackets,
-        engine::{new_engine, Core},
+        engine::{new_replays, Core, Engine},
         error_poll::ErrorPoll,
         filter::Filter,
         flags::QpFlags,
@@ -398,8 +398,15 @@ fn new_core(
         (None, None, Some(xrcd)) => RecvQueue::of_domain(xrcd.clone())?,
         (None, None, None) => RecvQueue::nothing()?,
     };
-    let core = Core {
-        engine: new_engine(config, sq.window())?,
+    let gsi = match init.kind {
+        QpKind::Gsi => Some(KBox::new(Gsi::new()?, GFP_KERNEL)?),
+        _ => None,
+    };
+    // The core is initialized in place, because it takes too much of the kernel stack.
+    let window = new_window(sq.window())?;
+    let replays = new_replays(0)?;
+    let core = init!(Core {
+        engine: Engine::new(config, window, replays),
         sq,
         rq,
         pd,
@@ -416,10 +423,20 @@ fn new_core(
         postponed_runs: 0,
         tx_cpu: TxCpu::new(),
         counters: device.counters.clone(),
-        gsi: match init.kind {
-            QpKind::Gsi => Some(KBox::new(Gsi::new()?, GFP_KERNEL)?),
-            _ => None,
-        },
-    };
-    Ok(KBox::new(core, GFP_KERNEL_ACCOUNT)?)
+        gsi,
+    });
+    KBox::init(core, GFP_KERNEL_ACCOUNT)
+}
+
+/// Creates storage for the `count` send WQEs that an engine takes at a time. Process context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn new_window(count: u32) -> Result<KVVec<SendWqe>> {
+    Ok(KVVec::from_elem(
+        SendWqe::default(),
+        count as usize,
+        GFP_KERNEL_ACCOUNT,
+    )?)
 }

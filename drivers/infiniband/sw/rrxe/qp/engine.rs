@@ -17,7 +17,7 @@ use rdma::{
 use roce::{
     early::MOST_AHEAD,
     host::{AccessFault, Count},
-    qp::{Attrs, Config, QpState, SendWqe, TransmitFault},
+    qp::{Attrs, QpState, TransmitFault},
     responder::Replay,
     time::Instant,
     transmit::{Source, Transmit},
@@ -597,16 +597,6 @@ fn oversize(transmit: &Transmit) -> Result<(), TransmitFault> {
         Source::Send { .. } => Err(TransmitFault::Local(WcStatus::LocLenErr)),
         Source::Remote { .. } => Err(TransmitFault::Remote(AccessFault::Failed)),
     }
-}
-
-/// Creates an engine in RESET that takes up to `window` send WQEs at a time. Process context.
-///
-/// # Errors
-///
-/// `ENOMEM`.
-pub(crate) fn new_engine(config: Config, window: u32) -> Result<Engine> {
-    let window = KVVec::from_elem(SendWqe::default(), window as usize, GFP_KERNEL_ACCOUNT)?;
-    Ok(Engine::new(config, window, new_replays(0)?))
 }
 
 /// Creates storage for `count` records of READs, atomics, ATOMIC WRITEs and FLUSHes, by which a QP
