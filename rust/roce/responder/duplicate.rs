@@ -152,7 +152,7 @@ impl<R: Slots<Replay>> Responder<R> {
 
 /// Returns the responses of a READ of `length` bytes to send after the peer has requested `part`
 /// again, while those of `due` are due. None of these is forgotten, unless the peer asks for all
-/// responses from `part` on.
+/// responses from `part` on while all responses from `due` on are due.
 fn merge(due: Stream, part: Stream, length: u32, mtu: u32) -> Stream {
     let is_before = |next: u32| part.next < next && part.end <= next.saturating_mul(mtu);
     // The peer asks only for responses that were sent.
@@ -165,7 +165,7 @@ fn merge(due: Stream, part: Stream, length: u32, mtu: u32) -> Stream {
     }
     let end = due.end.max(part.end);
     match due.rest {
-        _ if part.end == length => part,
+        _ if part.end == length => append(due, part, length, mtu),
         0 if due.next <= part.next => Stream { end, ..due },
         0 => Stream { end, ..part },
         rest if is_before(rest) => Stream {
@@ -179,6 +179,30 @@ fn merge(due: Stream, part: Stream, length: u32, mtu: u32) -> Stream {
             next: due.next.min(part.next),
             end: length,
             ..part
+        },
+    }
+}
+
+/// Returns the responses of [`merge`] if the peer has requested all responses from `part` on. The
+/// lost responses of `due` before `part` are sent first.
+fn append(due: Stream, part: Stream, length: u32, mtu: u32) -> Stream {
+    let has_lost = due.rest != 0 || due.end < length;
+    if !has_lost || part.next <= due.next {
+        return part;
+    }
+    if due.end > part.next.saturating_mul(mtu) {
+        return Stream {
+            end: length,
+            rest: 0,
+            ..due
+        };
+    }
+    match due.rest {
+        rest if rest != 0 && rest < part.next => due,
+        _ => Stream {
+            rest: part.next,
+            rest_again: true,
+            ..due
         },
     }
 }

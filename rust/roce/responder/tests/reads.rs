@@ -180,6 +180,35 @@ fn two_parts_of_a_finished_read_are_sent() {
 }
 
 #[test]
+fn a_peer_that_asks_for_the_rest_gets_lost_responses_first() {
+    // The lost part, and the rest that the peer asks for, in packets. All responses were sent, or
+    // only `polled` of them.
+    for (polled, lost, rest, responses) in [
+        (8, 1..2, 6, vec![1, 6, 7]),
+        (8, 1..5, 3, vec![1, 2, 3, 4, 5, 6, 7]),
+        (6, 1..2, 4, vec![1, 4, 5, 6, 7]),
+        (4, 1..2, 6, vec![1, 4, 5, 6, 7]),
+    ] {
+        let mut bench = Bench::starting(QpKind::Rc, 10);
+        bench.pass_read(0, 8 * MTU);
+        for _ in 0..polled {
+            bench.poll_said();
+        }
+        for part in [lost, rest..8] {
+            let (start, count) = (part.start, part.end - part.start);
+            let body = read(u64::from(start * MTU), count * MTU);
+            bench.pass_at(Psn::new(10 + start), body, 0);
+        }
+        let said = bench.answers();
+        let psns = said.iter().map(|said| match said {
+            Said::Read(psn, ..) => psn - 10,
+            other => panic!("{other:?}"),
+        });
+        assert!(psns.eq(responses), "{said:?}");
+    }
+}
+
+#[test]
 fn a_dropped_response_is_sent_after_lost_ones() {
     for polled in [3, 4] {
         let mut bench = Bench::starting(QpKind::Rc, 10);
@@ -207,13 +236,12 @@ fn an_empty_read_that_is_repeated_is_answered_once() {
 }
 
 #[test]
-fn a_peer_that_asks_for_the_rest_interrupts_lost_responses() {
+fn a_peer_that_asks_for_the_rest_interrupts_repeated_responses() {
     let mut bench = Bench::starting(QpKind::Rc, 10);
     bench.pass_read(0, 4 * MTU);
-    for _ in 0..3 {
-        bench.poll_said();
-    }
-    bench.pass_at(Psn::new(10), read(0, 2 * MTU), 0);
+    assert_eq!(bench.answers().len(), 4);
+    bench.pass_at(Psn::new(10), read(0, 4 * MTU), 0);
+    assert_eq!(bench.poll_said(), Some(Said::Read(10, Part::First, 0, MTU)));
     bench.pass_at(Psn::new(12), read(2048, 2 * MTU), 0);
     assert_eq!(
         bench.answers(),
