@@ -211,8 +211,8 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.rereads.push_front(Gap::new(una, past));
             return;
         };
-        let is_asked = !gap.is_due();
-        if is_asked && self.retry.is_past_round_trip(gap.asked_at, now) {
+        let is_late = gap.is_refused() || self.retry.is_past_round_trip(gap.asked_at, now);
+        if !gap.is_due() && is_late {
             self.rereads.ask_from(una);
         }
     }

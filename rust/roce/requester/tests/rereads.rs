@@ -338,6 +338,30 @@ fn refused_responses_are_asked_for_when_they_are_the_oldest() {
 }
 
 #[test]
+fn refused_responses_are_asked_for_before_a_round_trip_is_measured() {
+    let mut bench = Bench::new();
+    bench.post(READ, 4 * 1024);
+    bench.poll();
+    // The response to a request that was sent again is not timed.
+    bench.end_rto();
+    bench.poll();
+    let mut asked = Vec::new();
+    for (n, part) in [
+        (0, ReadPart::First(DONE)),
+        (2, ReadPart::Middle),
+        (3, ReadPart::Last(DONE)),
+        (1, ReadPart::Only(DONE)),
+    ] {
+        let mut packet = bench.response(n, Body::ReadResponse(part), MTU);
+        packet.bth.reserved = with_cookie(COOKIE);
+        bench.host.payload = vec![0; MTU as usize];
+        bench.qp.handle_packet(bench.now, &packet, &mut bench.host);
+        asked.extend(bench.poll().iter().map(reth_of));
+    }
+    assert_eq!(asked, [(1, 1024, MTU), (2, 2048, 2 * MTU)]);
+}
+
+#[test]
 fn an_rto_asks_for_lost_responses_only() {
     let mut reads = Reads::new();
     reads.bench.post(READ, 10 * 1024);
