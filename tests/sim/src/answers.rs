@@ -219,11 +219,16 @@ fn refusal(side: &mut Side, peer: &Side, ext: u64, code: NakCode) -> Check {
 }
 
 /// Records that the READ response `ext` was refused: no more responses of this READ are due,
-/// neither of this request nor of those for the rest of the READ.
+/// neither of this request nor of those for the rest of the READ. If `ext` was sent before, only
+/// the responses of this request end.
 fn end_read(side: &mut Side, peer: &Side, ext: u64) -> Check {
     let message = peer.message_at(ext).map(|index| &peer.messages[index]);
-    let end = message.map_or(ext + 1, Message::end);
     let reads = &mut side.rx.reads;
+    let is_again = reads.front().is_some_and(|read| ext < read.next);
+    let end = message.map_or(ext + 1, |message| match is_again {
+        true => message.answer_end(ext),
+        false => message.end(),
+    });
     if let Some(read) = reads.front().filter(|read| ext > read.next) {
         return Err(format!("a NAK overtook response {}", read.next));
     }

@@ -324,6 +324,9 @@ fn check_order(side: &mut Side, now: u64, slack: u64, ext: u64, index: usize, as
         .any(|after| ext == *after || skips(*after))
     {
         tx.muddled = true;
+        // The RTO may have ended instead.
+        let rto_ends = (tx.sent_at[ext as usize] + LEAST_RTO).saturating_sub(slack);
+        tx.may_be_rto |= ext == tx.una && now >= rto_ends;
         return Ok(());
     }
     let is_last = ext == tx.sent || (asks && ext + 1 == tx.sent);

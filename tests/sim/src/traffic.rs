@@ -274,15 +274,19 @@ impl World {
             format!("end {end}   has no payload: {fault:?}")
         });
         let before = self.ends[end].side.completed;
+        let is_broken = |this: &End| this.qp.as_ref().map(|qp| qp.state()) == Some(QpState::Err);
+        let was_broken = is_broken(&self.ends[end]);
         self.call(end, &[], |qp, now, host| {
             qp.transmit_failed(now, transmit, fault, host);
         });
         if let TransmitFault::Remote(fault) = fault {
             let this = &mut self.ends[end];
+            let broken = is_broken(this);
             let rx = &mut this.side.rx;
             let ext = rx.numbering.ext(transmit.packet.bth.psn, rx.epsn);
-            let broken = this.qp.as_ref().map(|qp| qp.state()) == Some(QpState::Err);
             match ext {
+                // The NAK of the request that broke the QP is due.
+                _ if was_broken => {}
                 // If the peer requests an answer again, the responder may refuse it without
                 // breaking the QP.
                 Some(ext) if !broken => rx.unreadable.push(ext),
