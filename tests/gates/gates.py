@@ -247,7 +247,7 @@ def no_driver_names(top):
 
 
 def complete_reference(top):
-    """the tables of reference.rst have the names that the source defines"""
+    """the tables of reference.rst, and rrxe(7), have the names that the source defines"""
     return reference.complaints(top)
 
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Compares the tables of Documentation/reference.rst with the source.
+"""Compares the tables of Documentation/reference.rst, and the man page rrxe(7), with the source.
 
 The tables list the counters, tracepoints, module parameters and work queues of the driver. The
 first cell of a row is a name in double backquotes. Each table must have the names that the source
-defines, and no others. The second cell of a module parameter must be its default.
+defines, and no others. The second cell of a module parameter must be its default. The man page must
+have the same names in bold, and the defaults.
 """
 import re
 from pathlib import Path
 
 DOCUMENT = Path("Documentation/reference.rst")
+PAGE = Path("cli/rrxe.7")
 DRIVER = Path("drivers/infiniband/sw/rrxe")
 EVENTS = Path("include/trace/events/rrxe.h")
 TABLE = re.compile(r"^\.\. list-table:: (\S.*?)\n(.*?)(?=^\S|\Z)", re.M | re.S)
@@ -50,6 +52,29 @@ def defined(top):
     }
 
 
+def of_page(text):
+    """Returns the names in bold that have an underscore or a default, as {name: default or None}.
+
+    Bold names are arguments of the macros .B and .BR.
+    """
+    lines = re.findall(r"^\.BR? (.*)", text, re.M)
+    names = {name: None for line in lines for name in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", re.sub(r'"[^"]*"', " ", line))}
+    return names | dict(re.findall(r'^\.BR (\w+) " \(default (\d+)\)"', text, re.M))
+
+
+def complaints_of_page(top):
+    """Returns a message for each name that the man page lacks, and each wrong default."""
+    known = {name: value for names in defined(top).values() for name, value in names.items()}
+    written = of_page(read(top, PAGE))
+    kinds = re.compile(r"(?:drop|sent|rcvd|rrxe|early|retry)_")
+    found = [f"{PAGE}: no {name}" for name in known if name not in written]
+    found += [f"{PAGE}: the source has no {name}" for name in written if kinds.match(name) and name not in known]
+    return found + [
+        f"{PAGE}: {name}: {written[name]} is not the default {value.strip('`')}"
+        for name, value in known.items() if value and name in written and written[name] != value.strip("`")
+    ]
+
+
 def complaints(top):
     """Returns a message for each missing row, each superfluous row and each wrong default."""
     written = tables(read(top, DOCUMENT))
@@ -62,4 +87,4 @@ def complaints(top):
             f"{DOCUMENT}: {name}: {rows[name]} is not the default {value}"
             for name, value in names.items() if value is not None and rows.get(name, value) != value
         ]
-    return found
+    return found + complaints_of_page(top)

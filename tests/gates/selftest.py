@@ -76,10 +76,10 @@ COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nsta
 PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default: 3,\n        },\n"}
 
 
-def reference(*rows, title="Counters of a device"):
-    """Returns a reference.rst whose table has these rows, each a name and a text."""
+def reference(*rows, title="Counters of a device", page=".B sent_pkts\n"):
+    """Returns a reference.rst whose table has these rows, each a name and a text, and a man page."""
     lines = "".join(f"   * - ``{name}``\n     - {text}\n" for name, text in rows)
-    return {"Documentation/reference.rst": REFERENCE.replace("Counters of a device", title) + lines}
+    return {"Documentation/reference.rst": REFERENCE.replace("Counters of a device", title) + lines, "cli/rrxe.7": page}
 
 
 INDEX = "\n/// Words.\n#[inline(never)]\npub fn f(bytes: &[u8], at: usize) -> u8 {\n    bytes[at]\n}\n"
@@ -170,8 +170,17 @@ CASES = {
     "a counter of reference.rst that does not exist": (
         COUNTER | reference(("sent_pkts", "a"), ("gone", "b")), ("complete_reference",)),
     "a parameter with another default in reference.rst": (
-        PARAMETER | reference(("pollers", "``0``"), title="Module parameters"),
+        PARAMETER | reference(("pollers", "``0``"), title="Module parameters", page='.BR pollers " (default 3)"\n'),
         ("complete_reference",)),
+    "a parameter with its default": (
+        PARAMETER | reference(("pollers", "``3``"), title="Module parameters", page='.BR pollers " (default 3)"\n'), ()),
+    "a parameter with another default in the man page": (
+        PARAMETER | reference(("pollers", "``3``"), title="Module parameters", page='.BR pollers " (default 0)"\n'),
+        ("complete_reference",)),
+    "a counter that the man page lacks": (
+        COUNTER | reference(("sent_pkts", "Words."), page=".B other\n"), ("complete_reference",)),
+    "a counter of the man page that does not exist": (
+        COUNTER | reference(("sent_pkts", "Words."), page='.BR sent_pkts ", " drop_gone\n'), ("complete_reference",)),
     "a mutant that changes one place": (mutant("pub fn", "t") | engine(TEST), ()),
     "a mutant whose text does not occur": (mutant("gone"), ("applicable_mutants",)),
     "a mutant whose text occurs twice": (mutant("Words."), ("applicable_mutants",)),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Builds and installs the command `rrxe` of users (cli), its man page and its shell completions.
+# Builds and installs the command `rrxe` of users (cli), the man pages and the shell completions.
 
 # Oldest cargo that builds the command.
 readonly OLDEST_CARGO=1.85
@@ -38,8 +38,8 @@ command_install() {
 	local prefix
 	prefix=$(command_prefix)
 	command_build
-	writing "$prefix" "$TOP/tools/lib/command-install" install "$COMMAND" "$TOP/cli/rrxe.8" "$prefix" || exit
-	say "installed $prefix/bin/rrxe, its man page rrxe(8), and completions for bash, zsh and fish"
+	writing "$prefix" "$TOP/tools/lib/command-install" install "$COMMAND" "$TOP/cli" "$prefix" || exit
+	say "installed $prefix/bin/rrxe, its man pages rrxe(8) and rrxe(7), and completions for bash, zsh and fish"
 }
 
 command_uninstall() {

@@ -92,8 +92,8 @@ provider_install() {
 		toolbox_init
 		provider_build "$suite"
 	fi
-	writing "$root$directory" "$TOP/tools/lib/provider-install" install "$PROVIDER" "$root" || exit
-	say "installed librrxe in $root$directory; make uninstall-provider removes it"
+	writing "$root$directory" "$TOP/tools/lib/provider-install" install "$PROVIDER" "$TOP/librrxe/librrxe.7" "$root" || exit
+	say "installed librrxe in $root$directory, and its man page librrxe(7); make uninstall-provider removes it"
 }
 
 # provider_local_build VERSION: builds the library by the programs of this machine, without the

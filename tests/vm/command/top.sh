@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # vm: packages=tmux,mandoc timeout=240
 # vm-debug: skip The script tests a program of user space.
-# Tests `rrxe top` in a terminal of 100x24 characters, which tmux emulates, and the man page.
+# Tests `rrxe top` in a terminal of 100x24 characters, which tmux emulates, and the
+# man pages.
 source "$(dirname "$0")/../lib/guest.sh"
 
 screen() { tmux capture-pane -p -t top; }
@@ -54,7 +55,9 @@ see "top fits a smaller terminal" "^$DEV1 +eth0"
 tmux send-keys -t top q
 check "q ends top" wait_for 20 ended
 check "the status is 0" grep -qx 0 /tmp/top-status
-check "mandoc finds no error in the man page" mandoc -T lint -W warning /payload/rrxe.8
+for page in rrxe.7 rrxe.8 librrxe.7; do
+	check "mandoc finds no error in the man page $page" mandoc -T lint -W warning /payload/$page
+done
 check "top ends after --count updates" start --interval 0.2 --count 2
 check "top has ended" wait_for 20 ended
 

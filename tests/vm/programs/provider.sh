@@ -6,7 +6,7 @@
 # Two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=180
-readonly CONFIGURATION=/etc/libibverbs.d
+readonly CONFIGURATION=/etc/libibverbs.d PAGE=/usr/share/man/man7/librrxe.7
 
 # serves HOST DEVICE PROVIDER: succeeds if the provider library (rrxe: librrxe, rxe: librxe) serves
 # the device. Only librrxe has parent domains.
@@ -29,6 +29,7 @@ except PyverbsRDMAError as refused:
 	[[ $provider == "$3" ]]
 }
 by_librrxe() { RDMAV_DRIVERS=rrxe serves "$@"; }
+by_librxe() { RDMAV_DRIVERS=rxe serves "$@"; }
 configuration() { find $CONFIGURATION /usr/share/rrxe -type f -exec md5sum {} + 2>/dev/null | sort; }
 
 check "two hosts" hosts_up 1500
@@ -43,10 +44,12 @@ check "link of rrxe on host 2" link_add 2 rrxe
 library=$(echo /usr/lib/*/libibverbs/librrxe-rdmav*.so)
 mv "$library" /tmp/
 before=$(configuration)
-check "librrxe is installed" provider-install install "/tmp/$(basename "$library")"
+check "librrxe is installed" provider-install install "/tmp/$(basename "$library")" /payload/librrxe.7
 check "librrxe is installed a second time" \
-	provider-install install "/tmp/$(basename "$library")"
+	provider-install install "/tmp/$(basename "$library")" /payload/librrxe.7
 check "librrxe serves rrxe's device by default after its installation" serves 1 "$DEV1" rrxe
+check "librxe serves rrxe's device with RDMAV_DRIVERS=rxe after that" by_librxe 1 "$DEV1" rxe
+check "the man page of librrxe is installed" grep -q "^.TH LIBRRXE 7" $PAGE
 check "the configuration of the package is diverted" test -e /usr/share/rrxe/rxe.driver
 RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
 check "ib_send_lat through librrxe" perftest ib_send_lat -n 200
@@ -57,6 +60,6 @@ check "librxe serves rrxe's device after that" serves 1 "$DEV1" rxe
 [[ $(configuration) == "$before" ]] && pass "the configuration is as before" ||
 	fail "the configuration is as before" "$before"$'\n---\n'"$(configuration)"
 check "no file and no diversion of librrxe is left" bash -c \
-	'! compgen -G "/usr/lib/*/libibverbs/librrxe*" && ! dpkg-divert --list | grep rrxe'
+	'! compgen -G "/usr/lib/*/libibverbs/librrxe*" && ! test -e '$PAGE' && ! dpkg-divert --list | grep rrxe'
 # For the scripts that follow in this guest.
 mv "/tmp/$(basename "$library")" "$library"
