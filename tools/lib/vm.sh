@@ -96,7 +96,7 @@ payload_fill() {
 	cp "$PROVIDER" "$stage/$PROVIDERS/"
 	cp "$TOP/tools/lib/provider-install" "$stage/payload/bin/"
 	[[ ! -e $TOP/tools/rrxe-guard.nft ]] || cp "$TOP/tools/rrxe-guard.nft" "$stage/payload/"
-	cp "$TOP"/cli/rrxe.[78] "$TOP/librrxe/librrxe.7" "$stage/payload/"
+	cp "$TOP"/cli/rrxe.[78] "$TOP/librrxe/librrxe.7" "$TOP/Documentation/troubleshooting.rst" "$stage/payload/"
 	find "$PROGRAMS" -maxdepth 1 \( -name rrxe -o -name 'rrxe-*' \) -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
 	# The kernel's own RDMA selftests, and the library that they source.
 	mkdir "$stage/payload/selftests"

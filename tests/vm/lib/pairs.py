@@ -208,7 +208,7 @@ def gid_at(address):
 
 
 def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID_INDEX, dgid=None, rnr_timer=12,
-            psn=0):
+            rnr_retry=7, psn=0):
     """Connects a QP to the QP with QPN `peer` and moves it to RTS.
 
     The peer is on the device with the GID `dgid`, or else on the same device. `served` and `asked`
@@ -223,7 +223,7 @@ def connect(context, qp, peer, timeout=TIMEOUT, served=4, asked=4, gid_index=GID
     attr.max_dest_rd_atomic, attr.max_rd_atomic = served, asked
     attr.min_rnr_timer = rnr_timer
     attr.timeout = timeout
-    attr.retry_cnt = attr.rnr_retry = 7
+    attr.retry_cnt, attr.rnr_retry = 7, rnr_retry
     attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
     qp.to_rts(attr)
 
