@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import conformance
+import documents
 import guarantees
 import history
 import reference
@@ -251,6 +252,11 @@ def complete_reference(top):
     return reference.complaints(top)
 
 
+def linked_documents(top):
+    """index.rst names each document, and the targets of links between documents exist"""
+    return documents.complaints(top)
+
+
 def commit_messages(top):
     """each commit message has a subject, a reason and a sign-off"""
     return history.complaints(top)
@@ -276,7 +282,7 @@ def applicable_mutants(top):
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
     narrow_comments, existing_tests, listed_guarantees, no_driver_names, complete_reference,
-    commit_messages, applicable_mutants,
+    linked_documents, commit_messages, applicable_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

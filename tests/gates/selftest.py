@@ -47,6 +47,13 @@ def rdma(text):
     return {RDMA: SPDX + "//! Words.\n\n" + text}
 
 
+def index(*names):
+    """Returns an index.rst that names these documents."""
+    lines = "".join(f"* :doc:`{name}`\n" for name in names)
+    contents = "".join(f"   {name}\n" for name in names)
+    return f".. SPDX-License-Identifier: GPL-2.0\n\n{lines}\n.. toctree::\n\n{contents}"
+
+
 def table(state, tests):
     return {"Documentation/conformance.rst": TABLE + f"   * - a\n     - {state}\n     - {tests}\n"}
 
@@ -181,6 +188,16 @@ CASES = {
         COUNTER | reference(("sent_pkts", "Words."), page=".B other\n"), ("complete_reference",)),
     "a counter of the man page that does not exist": (
         COUNTER | reference(("sent_pkts", "Words."), page='.BR sent_pkts ", " drop_gone\n'), ("complete_reference",)),
+    "documents that the index names, and links to files that exist": (
+        {"README.md": "[a](Documentation/conformance.rst) [b](https://b.example/c)\n"}, ()),
+    "a link to a file that does not exist": ({"README.md": "![a](gone.svg)\n"}, ("linked_documents",)),
+    "a reference to a document that does not exist": (
+        {"Documentation/a.rst": TABLE + ":doc:`gone`\n"}, ("linked_documents",)),
+    "a document that the index does not name": (
+        {"Documentation/a.rst": TABLE, "Documentation/index.rst": index("conformance")}, ("linked_documents",)),
+    "a document that the toctree lacks": (
+        {"Documentation/index.rst": ".. SPDX-License-Identifier: GPL-2.0\n\n:doc:`conformance`\n"},
+        ("linked_documents",)),
     "a mutant that changes one place": (mutant("pub fn", "t") | engine(TEST), ()),
     "a mutant whose text does not occur": (mutant("gone"), ("applicable_mutants",)),
     "a mutant whose text occurs twice": (mutant("Words."), ("applicable_mutants",)),
@@ -204,7 +221,9 @@ def messages_of_gates(changes, expected):
     selected = gates.TEXT_GATES + (gates.TOOL_GATES if tools else ())
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
-        for name, text in (GOOD | changes).items():
+        files = GOOD | changes
+        files.setdefault("Documentation/index.rst", index(*(Path(name).stem for name in files if name.endswith(".rst"))))
+        for name, text in files.items():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_text(text)
         os.environ["CARGO_TARGET_DIR"] = str(top / "target")
