@@ -27,9 +27,9 @@ PLACES = (
 )
 
 
-# Names of files that stay in the repository: only cargo reads Cargo.toml, and upstream.rst describes
-# the placement.
-NOT_PLACED = ("Cargo.toml", "upstream.rst")
+# Names of files that stay in the repository: only cargo reads Cargo.toml, upstream.rst describes the
+# placement, and only README shows demo.svg.
+NOT_PLACED = ("Cargo.toml", "upstream.rst", "demo.svg")
 
 
 def makefile(text):
