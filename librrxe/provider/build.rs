@@ -56,6 +56,12 @@ fn main() {
             println!("cargo:rustc-cfg={flag}");
         }
     }
+    // The package metadata of an ELF file, which `coredumpctl` and `readelf --notes` show.
+    println!("cargo:rustc-link-arg=-Xlinker");
+    println!(
+        r#"cargo:rustc-link-arg=--package-metadata={{"type":"cargo","name":"librrxe","version":"{}"}}"#,
+        env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION"),
+    );
     println!("cargo:rerun-if-changed=provider.h");
     println!(
         "cargo:rerun-if-changed={}",

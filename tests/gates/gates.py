@@ -22,6 +22,7 @@ import guarantees
 import history
 import reference
 import sources
+import versions
 
 TOP = Path(__file__).resolve().parents[2]
 PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|assert|assert_eq|assert_ne)!"
@@ -257,6 +258,11 @@ def linked_documents(top):
     return documents.complaints(top)
 
 
+def one_version(top):
+    """all files that state the version of rrxe have that of Cargo.toml"""
+    return versions.complaints(top)
+
+
 def commit_messages(top):
     """each commit message has a subject, a reason and a sign-off"""
     return history.complaints(top)
@@ -282,7 +288,7 @@ def applicable_mutants(top):
 TEXT_GATES = (
     licences, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
     narrow_comments, existing_tests, listed_guarantees, no_driver_names, complete_reference,
-    linked_documents, commit_messages, applicable_mutants,
+    linked_documents, one_version, commit_messages, applicable_mutants,
 )
 TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
 

@@ -4,7 +4,8 @@
 
 Each case of CASES makes a small repository, which breaks no rule except by the files of the case,
 and names the gates that must report it. All other gates that run must report nothing. OBJECTS tests
-panics.py with object files, and MESSAGES tests history.py with messages of commits.
+panics.py with object files, MESSAGES tests history.py with messages of commits, and VERSIONED and
+RELEASES test versions.py with files that state a version.
 """
 import os
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import gates
 import history
 import panics
+import versions
 
 SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
 ROOT = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n"
@@ -80,7 +82,10 @@ CHECK = {"tests/verbs/src/bin/rrxe-check/a.rs": SPDX + '//! Words.\n\nconst A: &
 
 REFERENCE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table:: Counters of a device\n\n"
 COUNTER = {"drivers/infiniband/sw/rrxe/device/stats.rs": SPDX + '//! Words.\nstatic A: CounterName = CounterName::new(c"sent_pkts");\n'}
-PARAMETER = {DRIVER: SPDX + ROOT + "        pollers: u32 {\n            default: 3,\n        },\n"}
+PARAMETER = {
+    DRIVER: SPDX + ROOT
+    + "module! {\n    params: {\n        pollers: u32 {\n            default: 3,\n        },\n    },\n}\n",
+}
 
 
 def reference(*rows, title="Counters of a device", page=".B sent_pkts\n"):
@@ -267,9 +272,63 @@ MESSAGES = {
     "no sign-off": ("rrxe: Bound the wait" + "\n\nWords say why.\n", False),
 }
 
+LOCK = (
+    '[[package]]\nname = "own"\nversion = "0.2.0"\n\n'
+    '[[package]]\nname = "other"\nversion = "1.0.0"\nsource = "registry"\n'
+)
+PACKAGE = '[package]\nname = "own"\nversion = "0.2.0"\n'
+CHANGES = "# Changelog\n\n## Unreleased\n\n## 0.2.0 - {}\n\nWords.\n\n## 0.1.0 - 2026-01-01\n"
+# Files that state one version.
+VERSIONED = {
+    "Cargo.toml": "[workspace]\n\n[workspace.package]\nversion = \"0.2.0\"\n",
+    "Cargo.lock": LOCK,
+    **{f"{crate}/Cargo.toml": PACKAGE for crate in ("cli", "librrxe/provider", "tests/fuzz", "tests/verbs")},
+    **{f"{crate}/Cargo.lock": LOCK for crate in ("cli", "librrxe/provider", "tests/fuzz", "tests/verbs")},
+    "cli/rrxe.7": '.TH RRXE 7 2026-11-30 "rrxe 0.2.0" "Words"\n',
+    "cli/rrxe.8": '.TH RRXE 8 2026-11-30 "rrxe 0.2.0" "Words"\n',
+    "librrxe/librrxe.7": '.TH LIBRRXE 7 2026-11-30 "rrxe 0.2.0" "Words"\n',
+    "drivers/infiniband/sw/rrxe/version.c": 'MODULE_VERSION("0.2.0");\n',
+    "drivers/infiniband/sw/rrxe/device.rs": (
+        'const VERSION: [u16; 3] = [0, 2, 0];\nconst VERSION_TEXT: &CStr = c"rrxe 0.2.0";\n'),
+    "README.md": "**State.** rrxe 0.2.0 implements:\n",
+    "Documentation/index.rst": "These are the documents of rrxe 0.2.0.\n",
+    "CHANGELOG.md": CHANGES.format("not released yet"),
+}
+# Changelogs, tags of their commits, and whether versions.py accepts them for the version 0.2.0.
+RELEASES = {
+    "a version without a tag and a date": (CHANGES.format("not released yet"), [], True),
+    "a tag of a version with a date": (CHANGES.format("2026-12-01"), ["v0.2.0"], True),
+    "a tag of a version without a date": (CHANGES.format("not released yet"), ["v0.2.0"], False),
+    "a tag of another version": (CHANGES.format("2026-12-01"), ["v0.3.0"], False),
+}
+
+
+def version_results():
+    """Yields (case, whether versions.py accepts the case, whether it should)."""
+    def accepts(files):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in files.items():
+                (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / name).write_text(text)
+            return not versions.complaints(Path(folder))
+
+    yield "files with one version", accepts(VERSIONED), True
+    for name, text in VERSIONED.items():
+        for version, other in (("0.2.0", "0.2.1"), ("0, 2, 0", "0, 2, 1")):
+            if version in text:
+                yield f"{other} in {name}", accepts(VERSIONED | {name: text.replace(version, other)}), False
+        if name != versions.SOURCE:
+            yield f"no version in {name}", accepts(VERSIONED | {name: ""}), False
+    for case, (changelog, tagged, expected) in RELEASES.items():
+        yield case, not list(versions.faults_of_changelog(changelog, "0.2.0", tagged)), expected
+
 
 def main():
     failed = False
+    for case, accepted, expected in version_results():
+        verb = "accepts" if expected else "rejects"
+        print(f"{'ok' if accepted == expected else 'not ok'} - versions.py {verb} {case}", flush=True)
+        failed |= accepted != expected
     for case, (message, expected) in MESSAGES.items():
         found = list(history.faults(message))
         passed = (not found) == expected

@@ -27,9 +27,9 @@ PLACES = (
 )
 
 
-# Names of files that stay in the repository: only cargo reads Cargo.toml, upstream.rst describes the
-# placement, and only README shows demo.svg.
-NOT_PLACED = ("Cargo.toml", "upstream.rst", "demo.svg")
+# Names of files that stay in the repository: only cargo reads Cargo.toml, version.c is for the external
+# module, upstream.rst describes the placement, and only README shows demo.svg.
+NOT_PLACED = ("Cargo.toml", "version.c", "upstream.rst", "demo.svg")
 
 
 def makefile(text):
@@ -57,6 +57,7 @@ def adapted(source, text):
     home = f"{HOME}/" if source.suffix == ".rst" else ""
     if source.name == "index.rst":
         text = re.sub(r"^(\* :doc:`upstream`.*|   upstream)\n", "", text, flags=re.M)
+        text = re.sub(r"^These are the documents of rrxe .*\n\n", "", text, flags=re.M)
     return re.sub(rf"\brust/({'|'.join(CRATES)})\b", rf"{home}\1", text)
 
 

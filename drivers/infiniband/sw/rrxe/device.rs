@@ -43,9 +43,9 @@ use crate::{
 };
 
 /// Version of the module, reported as the firmware version.
-pub(crate) const VERSION: [u16; 3] = [0, 1, 0];
+pub(crate) const VERSION: [u16; 3] = [0, 2, 0];
 /// The same version as text.
-pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.1.0";
+pub(crate) const VERSION_TEXT: &CStr = c"rrxe 0.2.0";
 /// Vendor ID, reported as `vendor_id`. It is that of rdma_rxe (`RXE_VENDOR_ID`).
 const VENDOR: u32 = 0xff_ffff;
 /// Supported page sizes, a bit each: the powers of two from 4 KiB to 2 GiB.
