@@ -38,9 +38,9 @@ fn main() {
     let register = format!("pub(crate) use verbs_register_driver_{pabi} as register_driver;\n");
     fs::write(Path::new(&out).join("register.rs"), register)
         .expect("cargo's directory is writable");
-    // Versions of the interface differ in these texts. A flag is set if `driver.h` has its text.
-    let driver =
-        fs::read_to_string(include.join("infiniband/driver.h")).expect("driver.h is there");
+    // Versions of the interface differ in these texts. A flag is set if a header has its text.
+    let header = |name| fs::read_to_string(include.join(name)).expect("the header is there");
+    let headers = header("infiniband/driver.h") + &header("infiniband/verbs.h");
     for (flag, text) in [
         ("context_takes_fds", "struct ibv_fd_arr *fd_arr"),
         (
@@ -48,11 +48,16 @@ fn main() {
             "struct verbs_create_cq_prov_attr *prov_attr",
         ),
         ("qp_takes_attributes", "ib_uverbs_ex_create_qp_resp *resp,\n\t\t\t  size_t resp_size,\n\t\t\t  struct ibv_command_buffer *driver"),
+        (
+            "dmabuf_takes_buffer",
+            "struct verbs_mr *vmr,\n\t\t\t  struct ibv_command_buffer *driver);",
+        ),
         ("has_reg_mr_ex", "(*reg_mr_ex)"),
         ("has_port_speed", "(*query_port_speed)"),
+        ("has_flush", "(*wr_flush)"),
     ] {
         println!("cargo:rustc-check-cfg=cfg({flag})");
-        if driver.contains(text) {
+        if headers.contains(text) {
             println!("cargo:rustc-cfg={flag}");
         }
     }

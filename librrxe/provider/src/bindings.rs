@@ -94,6 +94,9 @@ mod layouts {
         Operation::LocalInvalidate(0).opcode() => IB_UVERBS_WR_LOCAL_INV,
         Operation::BindWindow(BIND).opcode() => IB_UVERBS_WR_BIND_MW,
         Operation::AtomicWrite(REMOTE).opcode() => IB_UVERBS_WR_ATOMIC_WRITE,
+    }
+    #[cfg(has_flush)]
+    same! {
         Operation::Flush { remote: REMOTE, length: 0, placement: 0, selectivity: 0 }.opcode()
             => IB_UVERBS_WR_FLUSH,
     }

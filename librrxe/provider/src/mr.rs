@@ -2,10 +2,7 @@
 
 //! Verbs for memory regions (`struct ibv_mr`).
 
-use core::{
-    ffi::{c_int, c_void},
-    ptr::null_mut,
-};
+use core::ffi::{c_int, c_void};
 
 use crate::{
     bindings::*,
@@ -91,7 +88,14 @@ pub(crate) unsafe extern "C" fn reg_dmabuf(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    make(|mr| ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr, null_mut()))
+    #[cfg(dmabuf_takes_buffer)]
+    let result = make(|mr| {
+        let none = core::ptr::null_mut();
+        ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr, none)
+    });
+    #[cfg(not(dmabuf_takes_buffer))]
+    let result = make(|mr| ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr));
+    result
 }
 
 /// Implements `rereg_mr` of `struct verbs_context_ops`.

@@ -11,7 +11,7 @@ use core::{
 };
 
 use rrxe_rings::{
-    operation::{Operation, Remote, Transport},
+    operation::{Bind, Operation, Remote, Transport},
     send::{Destination, SendQueue},
     PostError, Sge,
 };
@@ -31,57 +31,57 @@ use crate::{
 
 /// Argument for operations of which only the type matters.
 const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
+const BIND: Bind = Bind {
+    addr: 0,
+    length: 0,
+    region: 0,
+    window: 0,
+    rkey: 0,
+    access: 0,
+};
+const SWAP: Operation = Operation::CompareSwap {
+    remote: REMOTE,
+    compare: 0,
+    swap: 0,
+};
+const ADD: Operation = Operation::FetchAdd {
+    remote: REMOTE,
+    add: 0,
+};
+#[cfg(has_flush)]
+const FLUSH: Operation = Operation::Flush {
+    remote: REMOTE,
+    length: 0,
+    placement: 0,
+    selectivity: 0,
+};
 
-/// Returns the operations that can be posted this way: the flag and an example of each.
-fn operations() -> [(ibv_qp_create_send_ops_flags, Operation); 12] {
-    let bind = rrxe_rings::operation::Bind {
-        addr: 0,
-        length: 0,
-        region: 0,
-        window: 0,
-        rkey: 0,
-        access: 0,
-    };
-    let swap = Operation::CompareSwap {
-        remote: REMOTE,
-        compare: 0,
-        swap: 0,
-    };
-    let add = Operation::FetchAdd {
-        remote: REMOTE,
-        add: 0,
-    };
-    let flush = Operation::Flush {
-        remote: REMOTE,
-        length: 0,
-        placement: 0,
-        selectivity: 0,
-    };
-    [
-        (IBV_QP_EX_WITH_RDMA_WRITE, Operation::Write(REMOTE)),
-        (
-            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-            Operation::WriteImm(REMOTE, 0),
-        ),
-        (IBV_QP_EX_WITH_SEND, Operation::Send),
-        (IBV_QP_EX_WITH_SEND_WITH_IMM, Operation::SendImm(0)),
-        (IBV_QP_EX_WITH_SEND_WITH_INV, Operation::SendInvalidate(0)),
-        (IBV_QP_EX_WITH_RDMA_READ, Operation::Read(REMOTE)),
-        (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, swap),
-        (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, add),
-        (IBV_QP_EX_WITH_ATOMIC_WRITE, Operation::AtomicWrite(REMOTE)),
-        (IBV_QP_EX_WITH_LOCAL_INV, Operation::LocalInvalidate(0)),
-        (IBV_QP_EX_WITH_BIND_MW, Operation::BindWindow(bind)),
-        (IBV_QP_EX_WITH_FLUSH, flush),
-    ]
-}
+/// The operations that can be posted this way: the flag and an example of each.
+const OPERATIONS: &[(ibv_qp_create_send_ops_flags, Operation)] = &[
+    (IBV_QP_EX_WITH_RDMA_WRITE, Operation::Write(REMOTE)),
+    (
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        Operation::WriteImm(REMOTE, 0),
+    ),
+    (IBV_QP_EX_WITH_SEND, Operation::Send),
+    (IBV_QP_EX_WITH_SEND_WITH_IMM, Operation::SendImm(0)),
+    (IBV_QP_EX_WITH_SEND_WITH_INV, Operation::SendInvalidate(0)),
+    (IBV_QP_EX_WITH_RDMA_READ, Operation::Read(REMOTE)),
+    (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, SWAP),
+    (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, ADD),
+    (IBV_QP_EX_WITH_ATOMIC_WRITE, Operation::AtomicWrite(REMOTE)),
+    (IBV_QP_EX_WITH_LOCAL_INV, Operation::LocalInvalidate(0)),
+    (IBV_QP_EX_WITH_BIND_MW, Operation::BindWindow(BIND)),
+    #[cfg(has_flush)]
+    (IBV_QP_EX_WITH_FLUSH, FLUSH),
+];
 
 /// Returns the operations (`IBV_QP_EX_WITH_*`) that a QP of this type supports.
 pub(crate) fn offered(transport: Transport) -> u64 {
-    let fitting = operations()
-        .into_iter()
+    let fitting = OPERATIONS
+        .iter()
         .filter(|(_, operation)| operation.fits(transport));
-    fitting.fold(0, |flags, (flag, _)| flags | u64::from(flag))
+    fitting.fold(0, |flags, (flag, _)| flags | u64::from(*flag))
 }
 
 /// Sets the functions of `qp`. `operations` is the set of operations that the program will use.
@@ -105,8 +105,9 @@ pub(crate) fn set_functions(qp: &mut ibv_qp_ex, operations: u64) {
         IBV_QP_EX_WITH_ATOMIC_WRITE: wr_atomic_write,
         IBV_QP_EX_WITH_LOCAL_INV: wr_local_inv,
         IBV_QP_EX_WITH_BIND_MW: wr_bind_mw,
-        IBV_QP_EX_WITH_FLUSH: wr_flush,
     }
+    #[cfg(has_flush)]
+    offer!(IBV_QP_EX_WITH_FLUSH: wr_flush);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -271,6 +272,7 @@ unsafe extern "C" fn wr_atomic_write(
 ///
 /// The program must keep the rules of the verbs API: pointers are valid, objects are alive (see the
 /// crate's documentation). A batch must have been started by `ibv_wr_start()` and not ended.
+#[cfg(has_flush)]
 unsafe extern "C" fn wr_flush(
     qp: *mut ibv_qp_ex,
     rkey: u32,
