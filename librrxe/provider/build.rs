@@ -17,7 +17,7 @@ fn main() {
         .args(["provider.h", "--default-enum-style=consts"])
         .args(["--no-prepend-enum-name", "--with-derive-default"])
         .args(["--no-layout-tests", "--use-core", "--no-doc-comments"])
-        .args(["--allowlist-function=ibv_cmd_.*|verbs_.*|_verbs_.*"])
+        .args(["--allowlist-function=ibv_cmd_.*|verbs_.*|_verbs_.*|ibv_qp_to_qp_ex"])
         .args([
             "--allowlist-type=ibv_.*|verbs_.*|ib_uverbs_.*|rxe_.*|mminfo|rrxe_.*|rdma_driver_id",
         ])
@@ -31,6 +31,8 @@ fn main() {
         .expect("bindgen is installed");
     assert!(status.success(), "bindgen failed");
 
+    let version = fs::read_to_string(Path::new(&core).join("version")).expect("the file is there");
+    println!("cargo:rustc-env=RDMA_CORE_VERSION={}", version.trim());
     let pabi = fs::read_to_string(Path::new(&core).join("pabi")).expect("the version is there");
     let pabi: u32 = pabi.trim().parse().expect("the version is a number");
     // The name of the function contains the version of the private interface. So the dynamic loader

@@ -9,7 +9,7 @@ use core::{
 
 use crate::{
     bindings::*,
-    context,
+    context, layout,
     object::{give, take, Zeroed},
 };
 
@@ -73,8 +73,17 @@ extern "C" {
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = register;
 
-/// Registers this provider with libibverbs (`verbs_register_driver()`).
+/// Registers this provider with libibverbs (`verbs_register_driver()`). Without the registration
+/// stock librxe serves the devices.
 extern "C" fn register() {
+    if !layout::fits() {
+        eprintln!(
+            "librrxe: this libibverbs has another layout than that of rdma-core {}, which librrxe \
+             was built for: build and install librrxe again by `make install-provider`",
+            env!("RDMA_CORE_VERSION")
+        );
+        return;
+    }
     // SAFETY: The table is static, so it is valid as long as this library is loaded.
     unsafe { register_driver(&OPS.0) };
 }

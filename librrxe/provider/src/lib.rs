@@ -34,6 +34,7 @@ mod dm;
 mod doorbell;
 mod flow;
 mod guarded;
+mod layout;
 mod memory;
 mod mr;
 mod mw;
