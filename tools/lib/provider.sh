@@ -7,6 +7,9 @@
 
 # Hours after which the version of a suite's rdma-core is looked up again.
 readonly PROVIDER_HOURS=24
+# Debian suite of which rdma-core-make takes libibverbs-dev, and the rest from the source of SUITE.
+# Not all mirrors have the source of its rdma-core.
+readonly HEADERS_SUITE=bookworm
 # Directory of the guest's providers.
 # shellcheck disable=SC2034 # vm.sh reads it
 readonly PROVIDERS=usr/lib/x86_64-linux-gnu/libibverbs
@@ -23,7 +26,7 @@ provider_version() {
 provider_ask() {
 	local suite=$1 file=$2
 	! is_fresh "$file" "$PROVIDER_HOURS" || return 0
-	echo "deb-src $(debian_mirror) $suite main" >"$file.sources"
+	provider_sources "$suite" >"$file.sources"
 	if in_toolbox tools/lib/rdma-core-choose "$suite" "$(inside "$file.sources")" >"$file.new"; then
 		mv "$file.new" "$file"
 	elif [[ -s $file ]]; then
@@ -33,25 +36,38 @@ provider_ask() {
 	fi
 }
 
+# provider_sources SUITE: prints apt's list of sources for rdma-core-choose and rdma-core-make.
+provider_sources() {
+	local mirror
+	mirror=$(debian_mirror)
+	echo "deb-src $mirror $1 main"
+	[[ $1 != "$HEADERS_SUITE" ]] || echo "deb $mirror $1 main"
+}
+
 # rdma_core_init SUITE: sets RDMA_CORE to the directory with the headers of a suite's rdma-core.
 # Makes the directory by rdma-core-make if it does not exist.
 rdma_core_init() {
-	local suite=$1 version
+	local suite=$1 version private=
+	if [[ $suite == "$HEADERS_SUITE" ]]; then
+		rdma_core_init "$SUITE"
+		private=$RDMA_CORE
+	fi
 	version=$(provider_version "$suite") || exit
 	RDMA_CORE=$RRXE_CACHE/rdma-core/$version-$({
-		echo "$RECIPE"
+		echo "$RECIPE" "${private##*/}"
 		cat "$TOP"/tools/lib/rdma-core-{make,headers}
 	} | key)
-	[[ -e $RDMA_CORE/complete ]] || with_lock rdma-core rdma_core_make "$suite" "$version"
+	[[ -e $RDMA_CORE/complete ]] || with_lock rdma-core rdma_core_make "$suite" "$version" "$private"
 	mark_used "$RDMA_CORE/complete"
 }
 
 rdma_core_make() {
-	local suite=$1 version=$2
+	local suite=$1 version=$2 private=$3 sources=$RRXE_CACHE/state/rdma-core-$1.sources
 	[[ ! -e $RDMA_CORE/complete ]] || return 0
-	say "fetching the source of rdma-core $version"
+	say "fetching the headers of rdma-core $version"
+	provider_sources "$suite" >"$sources"
 	logged rdma-core in_toolbox tools/lib/rdma-core-make "$(inside "$RDMA_CORE")" "$suite" \
-		"$(inside "$RRXE_CACHE/state/rdma-core-$suite.sources")" "$version"
+		"$(inside "$sources")" "$version" ${private:+"$(inside "$private/source.tar")"}
 	touch "$RDMA_CORE/complete"
 }
 
@@ -71,25 +87,48 @@ provider_build() {
 	ln -f "$target/release/librrxe.so" "$PROVIDER"
 }
 
-# provider_suite ABI VERSION: prints the suite whose rdma-core has version ABI of the interface to
-# providers. Ends with an error that names rdma-core VERSION if no such suite is known.
+# provider_layout VERSION: prints the line of rdma-core-layouts for a version of rdma-core, or
+# nothing.
+provider_layout() {
+	awk -v "major=${1%%.*}" '!/^#/ && $1 <= major && major <= $2' "$TOP/tools/lib/rdma-core-layouts"
+}
+
+# provider_suite ABI VERSION: prints the suite whose rdma-core has the same layout as rdma-core
+# VERSION, whose private symbols have the version ABI.
 provider_suite() {
-	case $1 in
-	34) echo trixie ;;
-	65) echo testing ;;
-	*) die "librrxe can't be built for rdma-core $2: its interface to providers has version $1, and only 34 (rdma-core 45 to 56) and 65 are known; stock librxe serves rrxe's devices" ;;
-	esac
+	local abi=$1 version=$2 known suite
+	read -r _ _ known suite < <(provider_layout "$version") || true
+	if [[ ${known:-} != "$abi" ]]; then
+		die "librrxe can't be built for rdma-core $version: the layout of its interface to providers, version $abi, is unknown; $(provider_own_source "$version")"
+	elif [[ $suite == none ]]; then
+		die "librrxe can't be built for rdma-core $version in the toolbox: no Debian suite has an rdma-core with its interface to providers; $(provider_own_source "$version")"
+	fi
+	echo "$suite"
+}
+
+# provider_same_layout SUITE VERSION: dies if the rdma-core of a suite has another layout than
+# rdma-core VERSION. The rdma-core of testing changes.
+provider_same_layout() {
+	local suite=$1 version=$2 other
+	other=$(provider_version "$suite") || exit
+	[[ $(provider_layout "$other") == "$(provider_layout "$version")" ]] ||
+		die "librrxe can't be built for rdma-core $version in the toolbox: Debian $suite has rdma-core $other now, whose interface to providers differs; $(provider_own_source "$version")"
+}
+
+provider_own_source() {
+	echo "set RDMA_CORE_SOURCE to the source of rdma-core $1 (on Debian: apt-get source rdma-core), or use stock librxe, which serves rrxe's devices"
 }
 
 provider_install() {
 	local root=${DESTDIR:-$SYSTEM} directory abi version suite
 	read -r directory abi version < <("$TOP/tools/lib/provider-install" locate "$root") || exit
-	suite=$(provider_suite "$abi" "$version") || exit
 	if [[ -n ${RDMA_CORE_SOURCE:-} ]]; then
 		provider_local_build "$version"
 	else
+		suite=$(provider_suite "$abi" "$version") || exit
 		prepare_root install-provider
 		toolbox_init
+		provider_same_layout "$suite" "$version"
 		provider_build "$suite"
 	fi
 	writing "$root$directory" "$TOP/tools/lib/provider-install" install "$PROVIDER" "$TOP/librrxe/librrxe.7" "$root" || exit
