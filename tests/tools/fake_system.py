@@ -113,6 +113,18 @@ class System:
         self.file(f"{directory}/libibverbs.so.{version}")
         (self.root / directory / "libibverbs.so.1").symlink_to(f"libibverbs.so.{version}")
         self.file("etc/libibverbs.d/rxe.driver", "driver rxe\n")
+        for path in "lib64/ld-linux-x86-64.so.2", "bin/grep":
+            (self.root / path).parent.mkdir(exist_ok=True)
+            (self.root / path).unlink(missing_ok=True)
+            (self.root / path).symlink_to(f"/{path}")
+
+    def library(self, name, body=""):
+        """Compiles a library that runs the C statements `body` when a program loads it."""
+        path = self.folder / name
+        source = f"#include <stdio.h>\n#include <unistd.h>\nvoid ibv_none(void);\n" \
+            f"static __attribute__((constructor)) void begin(void) {{ {body} }}\n"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-o", path, "-"], input=source, text=True, check=True)
+        return path
 
     def own(self, *paths):
         """Gives files to the user who runs the commands."""
