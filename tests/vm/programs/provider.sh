@@ -32,6 +32,8 @@ by_librrxe() { RDMAV_DRIVERS=rrxe serves "$@"; }
 by_librxe() { RDMAV_DRIVERS=rxe serves "$@"; }
 configuration() { find $CONFIGURATION /usr/share/rrxe -type f -exec md5sum {} + 2>/dev/null | sort; }
 
+note "rdma-core $(dpkg-query -W -f '${Version}' rdma-core)"
+check "the module loads with shared_xrcd=1, for perftest's XRC" modprobe rrxe shared_xrcd=1
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
 check "link of C rxe on host 2" link_add 2 rxe
@@ -52,8 +54,11 @@ check "librxe serves rrxe's device with RDMAV_DRIVERS=rxe after that" by_librxe 
 check "the man page of librrxe is installed" grep -q "^.TH LIBRRXE 7" $PAGE
 check "the configuration of the package is diverted" test -e /usr/share/rrxe/rxe.driver
 RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 || fail "rrxe-check ends well" "status $?"
+RRXE_PROVIDER=rrxe rrxe-check "$DEV1" "$DEV2" v4 matrix || fail "rrxe-check matrix ends well" "status $?"
 check "ib_send_lat through librrxe" perftest ib_send_lat -n 200
 check "ib_write_bw through librrxe, with lists of requests" perftest ib_write_bw -n 200 -l 8 -t 16
+check "ib_send_bw through librrxe, with XRC" perftest ib_send_bw -c XRC -n 200
+check "ib_write_lat through librrxe, with XRC" perftest ib_write_lat -c XRC -n 200
 check "pingpong through librrxe, with events" pingpong -e -n 200
 check "librrxe is uninstalled" provider-install uninstall
 check "librxe serves rrxe's device after that" serves 1 "$DEV1" rxe

@@ -1,0 +1,7 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# vm: together suite=testing timeout=300
+# vm-debug: skip the same tests run on the debug kernel with the library of Debian 13
+# Tests the same as provider.sh, the installation of librrxe and transfers through it, in a guest of
+# Debian testing, whose libibverbs has other private symbols.
+exec "$(dirname "$0")/provider.sh"
