@@ -28,6 +28,33 @@ pub(crate) enum Command {
         /// Name of a link of rrxe
         name: String,
     },
+    /// Add the link that NETDEV is to have: that of the configuration, or rrxe_NETDEV
+    ///
+    /// rrxe@NETDEV.service runs this command when it starts.
+    Up {
+        /// Name of a network device
+        netdev: String,
+    },
+    /// Delete the link that `rrxe up` has added for NETDEV
+    ///
+    /// rrxe@NETDEV.service runs this command when it stops.
+    Down {
+        /// Name that the network device had then
+        netdev: String,
+        /// Start the service again if another network device has the name now
+        #[arg(long)]
+        again: bool,
+    },
+    /// Start and stop services until the links are those of the configuration
+    Apply,
+    /// Print the service that udev is to start for a network device
+    #[command(hide = true)]
+    Udev {
+        /// Present name of the network device
+        device: String,
+        /// Name that udev gives to it
+        name: String,
+    },
     /// Show all links: netdev, state, path MTU, GIDs, and counters that hint at trouble
     Status {
         /// Print JSON

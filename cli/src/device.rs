@@ -23,6 +23,9 @@ pub(crate) const OVERHEAD: u32 = 88;
 /// A port of an RDMA device, which the command `rdma` calls a link. A device of rrxe has one port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Device {
+    /// Index of the device, which the kernel gives to no later device.
+    #[serde(skip)]
+    pub(crate) index: u32,
     /// Name of the device.
     pub(crate) name: String,
     /// Firmware version that the driver reports; none if it reports none. rrxe reports its own name
@@ -72,6 +75,7 @@ pub(crate) struct Objects {
 /// A port in the output of `rdma -j link`.
 #[derive(Deserialize)]
 struct LinkLine {
+    ifindex: u32,
     ifname: String,
     #[serde(default)]
     state: String,
@@ -205,6 +209,7 @@ pub(crate) fn all(netdevs: &[Netdev]) -> Result<Vec<Device>, Failure> {
             gids: gids(&port),
             objects: resource.map(|each| each.objects).unwrap_or_default(),
             counters: statistic.map(StatisticLine::counters).unwrap_or_default(),
+            index: line.ifindex,
             name: line.ifname,
             state: line.state,
             netdev: line.netdev,
@@ -265,27 +270,7 @@ fn gids(port: &Path) -> Vec<Gid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A directory that is removed at the end of a test.
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let root = std::env::temp_dir().join(format!("rrxe-{name}-{}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Self(root)
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::testing::Tree;
 
     #[test]
     fn the_path_mtu_leaves_room_for_the_longest_headers() {

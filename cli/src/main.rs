@@ -8,9 +8,12 @@
 mod args;
 mod device;
 mod doctor;
+mod links;
 mod manage;
 mod netdev;
 mod status;
+#[cfg(test)]
+mod testing;
 mod tool;
 mod top;
 
@@ -57,6 +60,10 @@ fn run(command: Command) -> Result<(String, ExitCode), Failure> {
             }
             report.text(json)
         }
+        Command::Up { netdev } => links::up(&netdev)?,
+        Command::Down { netdev, again } => links::down(&netdev, again)?,
+        Command::Apply => links::apply()?,
+        Command::Udev { device, name } => links::udev(&device, &name)?,
         Command::Top { interval, count } => top::run(interval, count)?,
         Command::Completions { shell } => completions(shell),
     };

@@ -23,18 +23,9 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 ///
-/// If the link cannot be added. The message says why, and what to do.
+/// Those of [`create`].
 pub(crate) fn add(name: &str, netdev: &str) -> Result<String, Failure> {
-    let arguments = ["link", "add", name, "type", "rrxe", "netdev", netdev];
-    if let Err(failure) = tool::text("rdma", &arguments) {
-        let netdevs = netdev::all()?;
-        let situation = Situation {
-            netdev: netdevs.iter().find(|each| each.name == netdev),
-            is_loaded: Path::new("/sys/module/rrxe").exists(),
-            is_root: is_root(),
-        };
-        return Err(Failure(explain_add(&failure.0, name, netdev, &situation)));
-    }
+    create(name, netdev)?;
     let state = wait_until_active(name);
     Ok(match state.as_str() {
         "ACTIVE" => format!("Link {name} on {netdev} is ACTIVE.\n"),
@@ -42,6 +33,25 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<String, Failure> {
             "Link {name} on {netdev} was added. Its state is {state}: run `rrxe doctor` to see why.\n"
         ),
     })
+}
+
+/// Adds a link.
+///
+/// # Errors
+///
+/// If the link cannot be added. The message says why, and what to do.
+pub(crate) fn create(name: &str, netdev: &str) -> Result<(), Failure> {
+    let arguments = ["link", "add", name, "type", "rrxe", "netdev", netdev];
+    let Err(failure) = tool::text("rdma", &arguments) else {
+        return Ok(());
+    };
+    let netdevs = netdev::all()?;
+    let situation = Situation {
+        netdev: netdevs.iter().find(|each| each.name == netdev),
+        is_loaded: Path::new("/sys/module/rrxe").exists(),
+        is_root: is_root(),
+    };
+    Err(Failure(explain_add(&failure.0, name, netdev, &situation)))
 }
 
 /// Deletes a link, and returns an empty message.
@@ -92,7 +102,8 @@ fn is_root() -> bool {
     ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
 }
 
-fn needs_root() -> String {
+/// Returns the message for users other than root.
+pub(crate) fn needs_root() -> String {
     "This command needs root: run it with sudo.".to_owned()
 }
 

@@ -10,8 +10,9 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-/// Directories of administrators' programs. The PATH of ordinary users lacks them on Debian.
-const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+/// Directories of programs. The PATH of ordinary users lacks those of administrators on Debian, and
+/// the programs that udev starts have no PATH.
+const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The reason why a command of the user failed: one or more sentences.
 #[derive(Debug)]
@@ -49,10 +50,10 @@ pub(crate) struct Output {
 ///
 /// If the program could not be started.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
-    let path = env::var("PATH").unwrap_or_default();
+    let path = search_path(&env::var("PATH").unwrap_or_default());
     let output = Command::new(program)
         .args(arguments)
-        .env("PATH", format!("{path}:{SYSTEM_DIRECTORIES}"))
+        .env("PATH", path)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()?;
@@ -62,6 +63,15 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+/// Returns the directories in which programs are searched: those of PATH, and the system's. An empty
+/// part of PATH would be the present directory.
+fn search_path(path: &str) -> String {
+    match path {
+        "" => SYSTEM_DIRECTORIES.to_owned(),
+        path => format!("{path}:{SYSTEM_DIRECTORIES}"),
+    }
 }
 
 /// Runs a program and returns its standard output.
@@ -114,6 +124,8 @@ fn missing(program: &str, error: &io::Error) -> Failure {
     let package = match program {
         "ip" | "rdma" => "iproute2",
         "ping" => "iputils-ping",
+        "systemctl" | "systemd-escape" => "systemd",
+        "udevadm" => "udev",
         other => other,
     };
     Failure(format!(
@@ -129,6 +141,12 @@ mod tests {
     fn blank_output_is_the_default_value() {
         let numbers: Vec<u32> = parse(" \n").unwrap();
         assert!(numbers.is_empty());
+    }
+
+    #[test]
+    fn programs_of_the_system_are_found_without_a_path() {
+        assert_eq!(search_path(""), SYSTEM_DIRECTORIES);
+        assert!(search_path("/opt/bin").starts_with("/opt/bin:/usr/local/sbin:"));
     }
 
     #[test]
