@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Builds and installs the command `rrxe` of users (cli), the man pages and the shell completions.
+# Builds and installs the command `rrxe` of users (cli), the man pages, its shell completions, and
+# the files for links that last (packaging/).
 
 # Oldest cargo that builds the command.
 readonly OLDEST_CARGO=1.85
@@ -31,20 +32,21 @@ command_build() {
 	COMMAND=$target/release/rrxe
 }
 
-# Prints the directory below which the files are installed.
-command_prefix() { echo "${DESTDIR:-$SYSTEM}${PREFIX:-/usr/local}"; }
-
 command_install() {
-	local prefix
-	prefix=$(command_prefix)
 	command_build
-	writing "$prefix" "$TOP/tools/lib/command-install" install "$COMMAND" "$TOP/cli" "$prefix" || exit
-	say "installed $prefix/bin/rrxe, its man pages rrxe(8) and rrxe(7), and completions for bash, zsh and fish"
+	command_files "installed the command rrxe, its man pages rrxe(8) and rrxe(7), its completions and its systemd units" install "$COMMAND"
 }
 
 command_uninstall() {
-	local prefix
-	prefix=$(command_prefix)
-	writing "$prefix" "$TOP/tools/lib/command-install" uninstall "$prefix" || exit
-	say "removed the command rrxe from $prefix"
+	command_files "removed the command rrxe and its files" uninstall
+}
+
+# command_files MESSAGE COMMAND...: runs a command of command-install, and says which prefix it
+# changed.
+command_files() {
+	local message=$1 root=${DESTDIR:-$SYSTEM} prefix=${PREFIX:-/usr/local}
+	shift
+	[[ $prefix == /* ]] || die "PREFIX is no absolute path: $prefix"
+	writing "$root$prefix" "$TOP/tools/lib/command-install" "$@" "$root" "$prefix" || exit
+	say "$message; prefix: $root$prefix"
 }
