@@ -24,6 +24,7 @@ Comment lines of a script say how it is to be run:
     # vm: vcpus=4  mem=4G  append=a+b  packages=a,b
                               Settings of a boot of its own: number of CPUs, memory, parameters of
                               the kernel's command line, additional Debian packages.
+    # vm: init=systemd        Boots of its own with systemd and udev. The script is run in each boot.
     # vm-debug: part          `make test` runs the script on the debug kernel, too. Such scripts
                               take little time and cover much of the driver.
     # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: DEBUG_SLOWDOWN times
@@ -89,7 +90,7 @@ class Script:
         """Returns the variables of `tools/rrxe vm` for a boot of the script's own."""
         names = {
             "vcpus": "VCPUS", "append": "RRXE_APPEND", "packages": "GUEST_PACKAGES", "suite": "GUEST_SUITE",
-            "mem": "MEM",
+            "mem": "MEM", "init": "RRXE_INIT",
         }
         chosen = {names[key]: value for key, value in self.settings.items() if key in names}
         for name, separator in ("RRXE_APPEND", "+"), ("GUEST_PACKAGES", ","):

@@ -8,6 +8,9 @@ readonly GUEST_BASE=(
 	iproute2 ethtool kmod procps iputils-ping tcpdump strace iperf3 iptables nftables
 )
 
+# Packages of guests whose first process is systemd.
+readonly SYSTEMD_PACKAGES=(systemd systemd-sysv udev)
+
 # Sets ACCEL to QEMU's acceleration arguments: ACCEL_ARGS if it is set, else those of KVM if
 # kvm_probe booted the kernel by KVM since the host was booted, else those of the emulator (TCG).
 accel_init() {
@@ -58,9 +61,10 @@ boot_make() {
 # Makes the guest's root image of GUEST_SUITE, with the packages of GUEST_BASE and GUEST_PACKAGES,
 # if it is not cached; sets GUEST to its path.
 guest_init() {
-	local packages suite=${GUEST_SUITE:-$SUITE}
+	local names=("${GUEST_BASE[@]}") packages suite=${GUEST_SUITE:-$SUITE}
+	[[ ${RRXE_INIT:-} != systemd ]] || names+=("${SYSTEMD_PACKAGES[@]}")
 	# shellcheck disable=SC2086 # a list of words
-	packages=$(printf '%s\n' "${GUEST_BASE[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
+	packages=$(printf '%s\n' "${names[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
 	GUEST=$RRXE_CACHE/guest/$({
 		echo "$RECIPE $suite $packages"
 		cat "$TOP/tools/vm/make-guest"
@@ -98,6 +102,7 @@ payload_fill() {
 	[[ ! -e $TOP/tools/rrxe-guard.nft ]] || cp "$TOP/tools/rrxe-guard.nft" "$stage/payload/"
 	cp "$TOP"/cli/rrxe.[78] "$TOP/librrxe/librrxe.7" "$TOP/Documentation/troubleshooting.rst" "$stage/payload/"
 	find "$PROGRAMS" -maxdepth 1 \( -name rrxe -o -name 'rrxe-*' \) -type f -perm -u+x -exec cp {} "$stage/payload/bin/" \;
+	[[ ${RRXE_INIT:-} != systemd ]] || payload_add_systemd "$stage"
 	# The kernel's own RDMA selftests, and the library that they source.
 	mkdir "$stage/payload/selftests"
 	cp -r "$KERNEL"/source/tools/testing/selftests/{rdma,kselftest} "$stage/payload/selftests/"
@@ -113,6 +118,17 @@ payload_fill() {
 		chmod +x "$stage/payload/$(basename "$script")"
 		echo "/payload/$(basename "$script")" >"$stage/payload/run"
 	fi
+}
+
+# payload_add_systemd STAGE: adds the service that runs the script, and the files of `make
+# install-tools`.
+payload_add_systemd() {
+	local units=$1/usr/lib/systemd/system
+	touch "$1/payload/systemd"
+	mkdir -p "$units/multi-user.target.wants"
+	cp "$TOP/tools/vm/guest-script.service" "$units/"
+	ln -s ../guest-script.service "$units/multi-user.target.wants/"
+	in_toolbox tools/lib/command-install install "$(inside "$PROGRAMS/rrxe")" "$(inside "$1")" /usr/local
 }
 
 # vm_run SCRIPT: builds all parts, boots a guest, runs the script in it, and returns its exit
