@@ -123,36 +123,45 @@ need_mmdebstrap() {
 		die "apt-get could not install mmdebstrap: see the message above (on Ubuntu it is in the component universe)"
 }
 
-toolbox_make() {
-	local dir=$1
-	[[ ! -e $dir/complete ]] || return 0
+# debian_root NAME DIRECTORY PACKAGE...: makes in DIRECTORY/root a Debian root file system with
+# packages. NAME is the name of the log.
+debian_root() {
+	local name=$1 dir=$2
+	shift 2
 	need_mmdebstrap
 	# In a subshell, so that a failure removes the directory, too.
 	(
 		mirror=$(debian_mirror)
-		say "making the toolbox (Debian $SUITE from $mirror; about 2 minutes, once)"
 		aux=$(mktemp -d -p "$RRXE_CACHE/tmp") || exit
 		trap 'rm -rf "$aux"' EXIT
 		cp "$TOP/tools/keys/debian-$SUITE.asc" "$aux/key.asc"
 		host_apt_options >"$aux/apt.conf"
 		apt_sources "$mirror" "$aux/key.asc" >"$aux/sources"
-		logged toolbox retry toolbox_bootstrap "$dir" "$aux" "$mirror"
-	) || exit
-	dpkg-query --admindir="$dir/root/var/lib/dpkg" -W rustc rust-src bindgen gcc-14 >"$dir/compilers"
-	touch "$dir/complete"
+		logged "$name" retry debian_bootstrap "$dir" "$aux" "$mirror" "$@"
+	)
 }
 
-toolbox_bootstrap() {
+debian_bootstrap() {
 	local dir=$1 aux=$2 mirror=$3 option options=()
+	shift 3
 	rm -rf "$dir" && mkdir -p "$dir" || return
 	while IFS= read -r option; do options+=(--aptopt="$option"); done <"$aux/apt.conf"
 	mmdebstrap --variant=minbase --architectures="$ARCH" "${options[@]}" \
-		--include="$(IFS=,; echo "${TOOLBOX_PACKAGES[*]}")" \
+		--include="$(IFS=,; echo "$*")" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--skip=cleanup/apt/lists \
 		--customize-hook='cd "$1" && mkdir -p rrxe cache && rm -f etc/resolv.conf && touch etc/resolv.conf etc/hosts' \
 		"$SUITE" "$dir/root" "$aux/sources" || return
 	apt_sources "$mirror" >"$dir/root/etc/apt/sources.list" && rm -f "$dir/root/etc/apt/sources.list.d"/*
+}
+
+toolbox_make() {
+	local dir=$1
+	[[ ! -e $dir/complete ]] || return 0
+	say "making the toolbox (Debian $SUITE; about 2 minutes, once)"
+	debian_root toolbox "$dir" "${TOOLBOX_PACKAGES[@]}" || exit
+	dpkg-query --admindir="$dir/root/var/lib/dpkg" -W rustc rust-src bindgen gcc-14 >"$dir/compilers"
+	touch "$dir/complete"
 }
 
 # Makes the toolbox if it is not cached, and sets TOOLBOX to its directory.
@@ -162,11 +171,17 @@ toolbox_init() {
 	mark_used "$TOOLBOX/complete"
 }
 
-# in_toolbox COMMAND...: runs a command in the toolbox, in new mount and PID namespaces. Nothing
-# stays mounted or running after it. The repository is at /rrxe, the cache at /cache.
-in_toolbox() {
+# in_toolbox COMMAND...: runs a command in the toolbox.
+in_toolbox() { in_root "$TOOLBOX/root" "$@"; }
+
+# in_root ROOT COMMAND...: runs a command in a root file system of debian_root, in new mount and PID
+# namespaces. Nothing stays mounted or running after it. The repository is at /rrxe, the cache at
+# /cache.
+in_root() {
+	local root=$1
+	shift
 	RRXE_BUILD=$(inside "$RRXE_BUILD") unshare --mount --pid --fork --kill-child --propagation private \
-		"$TOP/tools/lib/enter" "$TOOLBOX/root" "$TOP" "$RRXE_CACHE" "$@"
+		"$TOP/tools/lib/enter" "$root" "$TOP" "$RRXE_CACHE" "$@"
 }
 
 # inside PATH: prints the path in the toolbox of a file of the cache.
