@@ -149,6 +149,7 @@ host_source() {
 		[[ ! -e $SYSTEM/usr/src/$name ]] || SOURCE=$SYSTEM/usr/src/$name
 	done
 	[[ -n ${SOURCE:-} ]] || need+=("linux-source-$series")
+	host_source_version "$release" "linux-source-$series"
 	for argument in "${HOST_MAKE[@]}"; do [[ $argument != RUSTC=* ]] || rustc=${argument#*=}; done
 	[[ -e $("$rustc" --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library/core/src/lib.rs ]] || need+=(rust-src)
 	for name in flex bison; do
@@ -161,6 +162,16 @@ host_source() {
 	name=$(host_setting "$config" BINDGEN_VERSION_TEXT)
 	! command -v "${BINDGEN:-bindgen}" >/dev/null || [[ $("${BINDGEN:-bindgen}" --version) == "$name" ]] ||
 		MISSING+=("The Rust metadata of kernel $release was made with '$name': install that bindgen, and set BINDGEN to its path if it is not in PATH.")
+}
+
+# host_source_version RELEASE PACKAGE: adds a sentence to MISSING if the package with the kernel's
+# source has another version than the package with the kernel's headers.
+host_source_version() {
+	local release=$1 package=$2 headers source
+	headers=$(package_version "linux-headers-$release")
+	source=$(package_version "$package")
+	[[ -z $headers || -z $source || $headers == "$source" ]] ||
+		MISSING+=("The package $package has version $source, and kernel $release has version $headers: install the same version of both, or boot the kernel of version $source.")
 }
 
 # host_toolbox_fits RELEASE: succeeds if the toolbox has the compilers that built a kernel.
@@ -176,7 +187,7 @@ host_build() {
 	output=$(host_output "$release")
 	host_missing "$release" "$tree"
 	if [[ ${#MISSING[@]} -ne 0 ]]; then
-		if [[ $UNFIT -ne 0 ]] || ! host_toolbox_fits "$release"; then host_refuse; fi
+		if [[ $UNFIT -ne 0 || ${RRXE_TOOLBOX:-} == no ]] || ! host_toolbox_fits "$release"; then host_refuse; fi
 		toolbox_missing build
 		[[ ${#TOOLBOX_MISSING[@]} -eq 0 ]] || refuse "${MISSING[@]}" "${TOOLBOX_MISSING[@]}"
 		cache_try_make || true
@@ -194,6 +205,14 @@ host_build() {
 	mv "$output/started" "$output/built"
 	give_to_caller "$output"
 	say "built $MODULE"
+}
+
+# host_check RELEASE: dies with a sentence for each reason why host_build cannot build the module by
+# the programs of this machine.
+host_check() {
+	host_missing "$1" "$(host_tree "$1")"
+	[[ ${#MISSING[@]} -eq 0 ]] || refuse "${MISSING[@]}"
+	say "the programs of this machine can build rrxe.ko for kernel $1"
 }
 
 # Dies with the sentences of MISSING.

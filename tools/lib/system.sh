@@ -39,3 +39,8 @@ need_programs() {
 	done
 	[[ ${#absent[@]} -eq 0 ]] || die "these programs are not installed: ${absent[*]} ($(install_command "${absent[*]}" "${absent[*]}" "${absent[*]}"))"
 }
+
+# package_version PACKAGE: prints the version of an installed Debian package.
+package_version() {
+	dpkg-query --admindir="$SYSTEM/var/lib/dpkg" -W -f '${db:Status-Abbrev} ${Version}\n' "$1" 2>/dev/null | sed -n 's/^ii *//p' || true
+}
