@@ -17,6 +17,8 @@ install-tools:
 uninstall-tools:
 	@tools/rrxe uninstall-tools
 
+deb:
+	@tools/rrxe deb
 demo:
 	@tools/rrxe demo
 test:
@@ -54,4 +56,4 @@ help:
 # make passes variables of its command line (make vm RUN=script.sh VCPUS=4) to tools/rrxe in the
 # environment.
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools demo test check test-debug test-system kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools deb demo test check test-debug test-system kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help

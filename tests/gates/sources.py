@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PLACES = ("rust", "drivers", "include", "librrxe", "cli", "tests", "tools", ".ci")
+PLACES = ("rust", "drivers", "include", "librrxe", "cli", "packaging", "tests", "tools", ".ci")
 TOP_FILES = ("Kbuild", "Kconfig", "Makefile", "Cargo.toml", "rustfmt.toml", ".clippy.toml")
 SUFFIXES = {".rs", ".c", ".h", ".py", ".sh", ".toml", ".yml", ".config"}
 NAMES = {"Kbuild", "Kconfig", "Makefile"}

@@ -4,7 +4,7 @@
 # it, and removes old or all of its files.
 
 # Entries of a cache. A purge removes no others.
-readonly CACHE_ENTRIES=(apt boot build cargo guest home host kernel kunit locks logs rdma-core state tmp toolbox
+readonly CACHE_ENTRIES=(apt boot build cargo deb guest home host kernel kunit locks logs rdma-core state tmp toolbox
 	bench.json bench-gate.json)
 # Backup programs leave out a directory with this file (https://bford.info/cachedir/). The second
 # line identifies the directory as a cache of rrxe.
@@ -106,7 +106,7 @@ mark_used() { touch -c "$1" 2>/dev/null || true; }
 # and objects that were never completed.
 cache_prune() {
 	local kind
-	for kind in toolbox kernel boot rdma-core guest build host; do
+	for kind in toolbox kernel boot rdma-core guest build host deb; do
 		with_free_lock "$kind" cache_prune_kind "$kind"
 	done
 }
