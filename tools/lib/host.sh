@@ -152,7 +152,7 @@ host_source() {
 	host_source_version "$release" "linux-source-$series"
 	for argument in "${HOST_MAKE[@]}"; do [[ $argument != RUSTC=* ]] || rustc=${argument#*=}; done
 	[[ -e $("$rustc" --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library/core/src/lib.rs ]] || need+=(rust-src)
-	for name in flex bison; do
+	for name in flex bison bc python3; do
 		command -v $name >/dev/null || need+=("$name")
 	done
 	[[ -e $SYSTEM/usr/include/libelf.h ]] || need+=(libelf-dev)
