@@ -65,8 +65,8 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
     })
 }
 
-/// Returns the directories in which programs are searched: those of PATH, and the system's. An empty
-/// part of PATH would be the present directory.
+/// Returns the directories in which programs are searched: those of PATH, and the system's. An
+/// empty part of PATH would be the present directory.
 fn search_path(path: &str) -> String {
     match path {
         "" => SYSTEM_DIRECTORIES.to_owned(),

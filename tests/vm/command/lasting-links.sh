@@ -119,7 +119,7 @@ users_talk() {
 	check "a link in the namespace h2" in2 rrxe add peer "$NIC2"
 	check "the port of the link is ACTIVE" wait_for 20 grep -q ACTIVE /sys/class/infiniband/storage/ports/1/state
 	in2 "${user[@]}" timeout 240 ibv_rc_pingpong -d peer -g "$(gid_index peer 10.77.0.2)" -n 200 -c >/tmp/server 2>&1 &
-	server=$!
+	server_pid=$!
 	check "the server of pingpong listens" wait_for 20 _listening
 	check "ordinary users exchange messages over the link" "${user[@]}" \
 		ibv_rc_pingpong -d storage -g "$(gid_index storage 10.77.0.1)" -n 200 -c 10.77.0.2
@@ -129,7 +129,7 @@ users_talk() {
 	check "the second card is back on the host" wait_for 20 test -e "/sys/class/net/$NIC2"
 }
 
-server_ended() { wait "$server"; }
+server_ended() { wait "$server_pid"; }
 
 hot_plug() {
 	echo 1 >"$CARD1/remove"
