@@ -5,6 +5,7 @@
 guests.py            runs all scripts on the stock kernel, and those with `vm-debug: part` also on
                      the debug kernel
 guests.py --debug    runs all scripts on the debug kernel
+guests.py --system   runs the scripts with `vm: system`, which the other calls leave out
 
 Each virtual machine ("guest") is one boot by `tools/rrxe vm`. The program tests/vm/run-all runs the
 scripts of a boot one after another, and prints lines `# begin of SCRIPT` and `# end of SCRIPT`.
@@ -18,6 +19,8 @@ Comment lines of a script say how it is to be run:
     # vm: together            The script may share a boot with other scripts of the same Debian
                               suite and kernel. Without this word it has a boot of its own.
     # vm: quick               `make check` runs the script. Most themes have such scripts.
+    # vm: system              `make test-system` runs the script, and `make test` does not. Such
+                              scripts test rrxe with Debian 12 or with systemd.
     # vm: timeout=600         Limit for the script in seconds on a quiet machine. Default: 120.
     # vm: env=TYPE=rxe        A variable of the script's environment.
     # vm: suite=testing       The Debian suite of the guest. Default: tools/lib/toolbox.sh, SUITE.
@@ -267,10 +270,14 @@ def scripts_for_kernel(debug, only=""):
     return [script for script in scripts if script.words and re.search(only, script.name)]
 
 
-def selected_scripts(debug):
+def selected_scripts(debug, system=False):
     """Returns the scripts that RRXE_ONLY and RRXE_QUICK select."""
     only = os.environ.get("RRXE_ONLY", "")
     scripts = scripts_for_kernel(debug, only)
+    if system or not only:
+        scripts = [script for script in scripts if ("system" in script.words) == system]
+    if system:
+        return scripts
     if os.environ.get("RRXE_QUICK"):
         return [script for script in scripts if "quick" in script.words]
     if not debug and not only:
@@ -324,7 +331,9 @@ def run(scripts):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--debug", action="store_true")
-    return run(selected_scripts(parser.parse_args().debug))
+    parser.add_argument("--system", action="store_true")
+    arguments = parser.parse_args()
+    return run(selected_scripts(arguments.debug, arguments.system))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# vm: init=systemd timeout=900
+# vm: system init=systemd timeout=900
 # vm-debug: skip The script tests programs of user space, systemd and udev.
 # Links that last, in a guest with systemd and udev: `rrxe apply`, rrxe@.service,
 # rrxe-links.service, 85-rrxe.rules. Links come and go with network devices that appear, end and are
