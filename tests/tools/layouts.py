@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fake_system import exit_status, result
+
 BUILT = Path(os.environ["RRXE_BUILD"]) / "librrxe"
 RDMA_CORES = Path("/cache/rdma-core")
 SOURCE = Path(__file__).parent / "made_libibverbs.c"
@@ -30,18 +32,6 @@ DIFFERENCES = (
     (" whose context has one more function", {"CONTEXT_MORE": 1}),
     (" whose context has one function less", {"CONTEXT_MORE": -1}),
 )
-
-failed = False
-
-
-def result(name, passed, seen):
-    """Prints the result of one test case; on failure also the output that was seen."""
-    global failed
-    failed = failed or not passed
-    print(f"{'ok' if passed else 'not ok'} - {name}", flush=True)
-    if not passed:
-        print(f"#   seen: {seen!r}")
-
 
 class RdmaCore:
     """The headers and the symbols of an rdma-core."""
@@ -89,7 +79,7 @@ def main():
                     seen, same = begin({"LD_PRELOAD": str(librrxe)}), own.version == toolbox
                     result(f"librrxe for rdma-core {own.version} {'takes' if same else 'refuses'} the toolbox's libibverbs {toolbox}",
                            seen == "" if same else wanted in seen, seen)
-    return 1 if failed else 0
+    return exit_status()
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ include!(concat!(env!("OUT_DIR"), "/register.rs"));
 
 mod layouts {
     use super::*;
+    use crate::wr::{BIND, REMOTE};
     use core::mem::{offset_of, size_of};
-    use rrxe_rings::{
-        layout,
-        operation::{Bind, Operation, Remote},
-    };
+    use rrxe_rings::{layout, operation::Operation};
 
     macro_rules! same {
         ($($ours:expr => $theirs:expr),* $(,)?) => {
@@ -71,15 +69,6 @@ mod layouts {
         layout::doorbell::NEED_WAKEUP => RRXE_POLLER_NEED_WAKEUP,
         rrxe_rings::operation::INLINE => IBV_SEND_INLINE,
     }
-    const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
-    const BIND: Bind = Bind {
-        addr: 0,
-        length: 0,
-        region: 0,
-        window: 0,
-        rkey: 0,
-        access: 0,
-    };
     same! {
         Operation::Write(REMOTE).opcode() => IB_UVERBS_WR_RDMA_WRITE,
         Operation::WriteImm(REMOTE, 0).opcode() => IB_UVERBS_WR_RDMA_WRITE_WITH_IMM,

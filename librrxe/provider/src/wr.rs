@@ -30,8 +30,9 @@ use crate::{
 };
 
 /// Argument for operations of which only the type matters.
-const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
-const BIND: Bind = Bind {
+pub(crate) const REMOTE: Remote = Remote { addr: 0, rkey: 0 };
+/// Argument for memory window binds of which only the type matters.
+pub(crate) const BIND: Bind = Bind {
     addr: 0,
     length: 0,
     region: 0,

@@ -34,16 +34,10 @@ modprobe fou
 in1 ip fou add port 4791 ipproto 4
 check "a FOU tunnel with the port" finds 2 "ip fou. has UDP port 4791" "ip fou del port 4791" doctor
 in1 ip fou del port 4791
-ip netns exec h1 python3 -c "
-import signal, socket
-holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-holder.bind(('', 4791))
-signal.pause()" &
-holder=$!
-wait_for 20 in1 sh -c 'ss -Hlun | grep -q ":4791 "'
-check "a process with the port" finds 2 "process python3 .PID $holder. has UDP port 4791" "End this process" doctor
-kill $holder
-wait $holder
+hold_roce_port
+check "a process with the port" finds 2 "process python3 .PID $HOLDER. has UDP port 4791" "End this process" doctor
+kill $HOLDER
+wait $HOLDER
 check "a link of rdma_rxe" in1 rdma link add other type rxe netdev eth0
 check "a link of rdma_rxe with the port" finds 1 "other of another driver" "rdma link del other" doctor
 in1 rdma link del other

@@ -56,17 +56,11 @@ check "modprobe rrxe" modprobe rrxe
 
 # Links.
 symptom "No IB devices found" ibv_devinfo
-ip netns exec h1 python3 -c "
-import signal, socket
-holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-holder.bind(('', 4791))
-signal.pause()" &
-holder=$!
-wait_for 20 in1 sh -c 'ss -Hlun | grep -q ":4791 "'
+hold_roce_port
 symptom "Address already in use" adds rrxe1 type rrxe netdev eth0
 log "UDP port 4791 of this network namespace is in use"
-kill $holder
-wait $holder
+kill $HOLDER
+wait $HOLDER
 check "link on host 1" link_add 1
 check "link on host 2" link_add 2
 symptom "File exists" adds other type rrxe netdev eth0

@@ -134,6 +134,17 @@ end_holder() {
 	}
 }
 
+# hold_roce_port: starts a process of host 1 that receives by UDP port 4791. HOLDER is its PID.
+hold_roce_port() {
+	ip netns exec h1 python3 -c "
+import signal, socket
+holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+holder.bind(('', 4791))
+signal.pause()" &
+	HOLDER=$!
+	wait_for 20 in1 sh -c 'ss -Hlun | grep -q ":4791 "'
+}
+
 # hosts_up [MTU [QUEUES]]: creates the namespaces h1 and h2, connected by a veth pair: each has an
 # eth0 with QUEUES transmit and receive queues.
 hosts_up() {
