@@ -5,7 +5,7 @@
 use super::{config::Wanted, records::Record};
 use crate::{device::Device, tool::Failure};
 
-/// What `rrxe up` does for a network device.
+/// Action of `rrxe up` on the link of a network device.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// Keeps the link, which the network device has already.
@@ -25,7 +25,7 @@ pub(super) struct Changes {
     pub(super) stop: Vec<String>,
 }
 
-/// Returns what `rrxe up` does for a network device that is to have a link with the name `wanted`.
+/// Returns the action of `rrxe up` on a network device that is to have a link named `wanted`.
 ///
 /// It replaces a link that the network device had under another name. The service of that name may
 /// delete its link before or after this one is added. The result is the same.
@@ -67,7 +67,7 @@ pub(super) fn recorded<'a>(record: &Record, links: &'a [Device]) -> Option<&'a D
     links.iter().find(is_its)
 }
 
-/// Returns what `rrxe apply` changes. `wanted` has all network devices with their links.
+/// Returns the changes that `rrxe apply` makes. `wanted` has all network devices with their links.
 pub(super) fn changes(
     wanted: &[(String, Wanted)],
     links: &[Device],
