@@ -256,7 +256,8 @@ def boot(scripts, slot, again=True):
     if not began:
         interrupted, not_begun = [script.name for script in scripts], []
     for name in interrupted:
-        output.add(f"not ok - {name}: the script ends before the guest does\n")
+        kernel = " on the debug kernel" if debug else ""
+        output.add(f"not ok - {name}: the script ends before the guest does{kernel}\n")
     if status and not interrupted:
         names = ", ".join(sorted(ended))
         output.add(f"not ok - the guest of {names} exits with status 0 (got {status})\n")

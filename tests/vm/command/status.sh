@@ -67,7 +67,7 @@ check "the completions for bash complete subcommands" bash -c '
 	source <(rrxe completions bash)
 	COMP_WORDS=(rrxe do) COMP_CWORD=1
 	_rrxe rrxe do rrxe
-	[[ ${COMPREPLY[*]} == doctor ]] || { echo "${COMPREPLY[*]}"; exit 1; }'
+	[[ ${COMPREPLY[*]} == "doctor down" ]] || { echo "${COMPREPLY[*]}"; exit 1; }'
 for shell in zsh fish; do
 	check "there are completions for $shell" shows doctor rrxe completions $shell
 done
