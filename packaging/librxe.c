@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0
 /*
  * Of two providers for a device, libibverbs takes the one that it loads first. The package librrxe
  * installs this library in place of stock librxe, whose file it diverts to another name. This

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Generates Rust declarations of libibverbs' private provider interface with bindgen, and links
 //! against libibverbs' private symbols. The environment variable `RRXE_RDMA_CORE` names the output

@@ -27,6 +27,13 @@ import versions
 TOP = Path(__file__).resolve().parents[2]
 PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|assert|assert_eq|assert_ne)!"
 PANIC_SYMBOL = r"panick|_fail(?:ed)?(?:\b|$)|mismatch"
+# Licenses of source files by the beginning of their paths, as REUSE.toml has them, with the kernel's
+# word GPL-2.0 for GPL-2.0-only. The first one that matches applies.
+LICENSES = (
+    ("librrxe/", "GPL-2.0 OR Linux-OpenIB"),
+    ("include/uapi/", "((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)"),
+    ("", "GPL-2.0"),
+)
 MAX_LINES = 640
 MAX_COLUMNS = 100
 # Beginnings of the lines of comments, by the suffix of the file.
@@ -81,12 +88,24 @@ def shell(top):
     return run(top, command) if paths else ["no shell scripts found"]
 
 
-def licences(top):
-    """every source file has a line with its SPDX licence identifier"""
-    return [
-        str(path) for path in sources.files(top)
-        if not re.search(r"SPDX-License-Identifier: \(*GPL-2\.0", "".join((top / path).read_text().splitlines()[:3]))
-    ]
+def licenses(top):
+    """every source file has a line with the SPDX license identifier of its directory"""
+    complaints = []
+    for path in sources.files(top):
+        license = next(license for start, license in LICENSES if str(path).startswith(start))
+        cargo = license.replace("GPL-2.0", "GPL-2.0-only")
+        text = (top / path).read_text()
+        header = rf"SPDX-License-Identifier: {re.escape(license)}(?: \*/| -->)?$"
+        if not any(re.search(header, line) for line in text.splitlines()[:3]):
+            complaints.append(f"{path}: no header with the license {license}")
+        if path.name == "Cargo.toml" and set(re.findall(r'^license = "(.*)"$', text, re.M)) - {cargo}:
+            complaints.append(f"{path}: the field license is not {cargo}")
+    return complaints
+
+
+def reuse(top):
+    """reuse reports no file without copyright notice, license and text of the license"""
+    return run(top, ["reuse", "lint", "--lines"])
 
 
 def forbidden_unsafe(top):
@@ -286,11 +305,11 @@ def applicable_mutants(top):
 
 
 TEXT_GATES = (
-    licences, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
+    licenses, forbidden_unsafe, justified_unsafe, no_panics, no_notes_or_dead_code, short_files,
     narrow_comments, existing_tests, listed_guarantees, no_driver_names, complete_reference,
     linked_documents, one_version, commit_messages, applicable_mutants,
 )
-TOOL_GATES = (formatting, lints, documentation, shell, no_panic_symbols)
+TOOL_GATES = (reuse, formatting, lints, documentation, shell, no_panic_symbols)
 
 
 def unsafe_count(top):

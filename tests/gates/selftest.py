@@ -27,6 +27,9 @@ OBJECT_SOURCE = (
 )
 TABLE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table::\n\n"
 GOOD = {
+    "LICENSES/GPL-2.0-only.txt": "Words.\n",
+    "REUSE.toml": 'version = 1\n[[annotations]]\npath = ["*/**", "*.md", "Cargo.*"]\nprecedence = "override"\n'
+                  'SPDX-FileCopyrightText = "2026 A"\nSPDX-License-Identifier = "GPL-2.0-only"\n',
     "Documentation/conformance.rst": TABLE + "   * - a\n     - works\n     - ``30-sim``\n",
     "tests/suites.d/30-sim": "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0\necho\n",
     "Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n[workspace]\nmembers = ['rust/roce']\nresolver = '2'\n",
@@ -114,8 +117,13 @@ CASES = {
         rdma("/// Words. Meanwhile ib_core holds the QP.\nfn f() {}\n"), ("listed_guarantees",)),
     "a comment about ib_core without a promise": (
         rdma("/// What ib_core passes.\nfn f() {}\n"), ()),
-    "a file without an SPDX line": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licences",)),
-    "a script without an SPDX line": ({"tools/script": "#!/bin/sh\necho\n"}, ("licences",)),
+    "a file without an SPDX line": ({"rust/rdma/a.rs": "//! Words.\n"}, ("licenses",)),
+    "a file of librrxe with the license of the module": (
+        {"librrxe/rings/src/a.rs": SPDX + "//! Words.\n"}, ("licenses",)),
+    "a crate whose field license is not that of its header": (
+        {"rust/roce/Cargo.toml": GOOD["rust/roce/Cargo.toml"] + "license = \"MIT\"\n"}, ("licenses",)),
+    "a file of no annotation": ({"words.txt": "Words.\n"}, ("reuse",)),
+    "a script without an SPDX line": ({"tools/script": "#!/bin/sh\necho\n"}, ("licenses",)),
     "a driver that doesn't forbid unsafe code": (
         {DRIVER: SPDX + "//! Words.\n#![no_std]\n"}, ("forbidden_unsafe",)),
     "unsafe code in the driver": (

@@ -1,5 +1,5 @@
 #!/bin/bash
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: GPL-2.0
 # Tests the Debian packages in a guest: the module that DKMS built, and which provider serves which
 # device while the package librrxe is installed. The packages are in /payload/deb. The suite 46-deb
 # runs this script.

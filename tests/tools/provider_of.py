@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: GPL-2.0
 """Prints the provider library that serves a device of rrxe or of C rxe: rrxe (librrxe) or rxe
 (stock librxe). Only librrxe has parent domains."""
 import errno

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 # Builds the Debian packages of packaging/debian in a root file system of their own, which has the
 # build dependencies and lintian.

@@ -15,7 +15,7 @@ readonly TOOLBOX_PACKAGES=(
 	# virtual machines and their images
 	qemu-system-x86 erofs-utils busybox-static mmdebstrap apt-utils debian-archive-keyring ca-certificates
 	# gates
-	shellcheck
+	shellcheck reuse
 )
 
 # Prints the host's apt settings for the access to Debian mirrors, such as proxies.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Verbs for address handles (`struct ibv_ah`). A WQE refers to an address handle by a number that
 //! the kernel assigns.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! libibverbs' interface to its providers, as bindgen generates it, and compile-time checks that
 //! the layouts in `rrxe_rings` are those of the C headers.

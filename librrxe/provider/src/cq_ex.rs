@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Polling a completion queue entry by entry: the functions of `struct ibv_cq_ex`.
 //!

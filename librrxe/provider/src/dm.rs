@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Device memory (DM). The kernel allocates it. The process maps it at an offset that follows from
 //! its handle.

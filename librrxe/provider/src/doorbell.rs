@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Doorbells: how the library tells the kernel that it posted sends, by the doorbell page or by a
 //! system call.

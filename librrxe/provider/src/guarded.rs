@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Lock that is skipped if the program promises to use an object from one thread, and that can be
 //! held across several calls.

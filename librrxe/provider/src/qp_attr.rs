@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Verbs that change and query the attributes of queue pairs (`struct ibv_qp_attr`).
 

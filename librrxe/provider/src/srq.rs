@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Verbs for shared receive queues (`struct ibv_srq`), basic ones and those for XRC.
 

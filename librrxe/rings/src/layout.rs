@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Layout of the shared memory: `rdma_user_rxe.h`, `include/uapi/rdma/rrxe-abi.h`, and for
 //! completions `ib_user_verbs.h`. All offsets and sizes are in bytes, unless stated otherwise.

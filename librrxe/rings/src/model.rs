@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 
 //! Models of the library and the kernel for the model checker loom. They check that no request and
 //! no completion is lost, in all orders of the threads' memory accesses with at most 3 preemptions.
