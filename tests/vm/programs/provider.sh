@@ -3,7 +3,7 @@
 # vm: together timeout=200
 # Tests librrxe, the provider library of rrxe: which devices libibverbs gives to it, its
 # installation and removal by provider-install, and transfers through it, which rrxe-check compares.
-# Two hosts over a veth pair.
+# Tests that the command `rrxe` starts, too. Two hosts over a veth pair.
 source "$(dirname "$0")/../lib/guest.sh"
 PROGRAM_SECONDS=180
 readonly CONFIGURATION=/etc/libibverbs.d PAGE=/usr/share/man/man7/librrxe.7
@@ -16,6 +16,8 @@ by_librxe() { RDMAV_DRIVERS=rxe serves "$@"; }
 configuration() { find $CONFIGURATION /usr/share/rrxe -type f -exec md5sum {} + 2>/dev/null | sort; }
 
 note "rdma-core $(dpkg-query -W -f '${Version}' rdma-core)"
+# The toolbox, where the command is built, has a newer glibc than Debian 12.
+check "the command rrxe starts" rrxe --version
 check "the module loads with shared_xrcd=1, for perftest's XRC" modprobe rrxe shared_xrcd=1
 check "two hosts" hosts_up 1500
 check "link on host 1" link_add 1 rrxe
