@@ -17,6 +17,10 @@
 //! leave in a namespace. Likewise, the bytes of a queue and three times the bytes of its memory
 //! cgroup together may be as many as are free. One cgroup then takes at most a quarter. So a
 //! container, whose root may become any user, does not take all bytes of a user.
+//!
+//! Packets that owners of queues keep (`net/skb/held.rs`) count as well. In a namespace they may
+//! have as many bytes as are free. So they take at most half of the bytes that queues leave, and
+//! full queues do not prevent that packets are kept.
 
 use kernel::{
     prelude::*,
@@ -50,6 +54,8 @@ static ALL: Atomic<usize> = Atomic::new(0);
 pub struct Backlog {
     /// Number of counted bytes.
     used: Atomic<usize>,
+    /// Number of counted bytes of packets that owners of queues keep.
+    kept: Atomic<usize>,
     limit: usize,
     /// Limit of all namespaces, in bytes.
     total: usize,
@@ -72,6 +78,7 @@ impl Backlog {
     fn of(limit: usize, total: usize) -> Result<Arc<Self>> {
         let backlog = Self {
             used: Atomic::new(0),
+            kept: Atomic::new(0),
             limit,
             total,
         };
@@ -82,11 +89,6 @@ impl Backlog {
     fn free(&self) -> usize {
         let free = self.limit.saturating_sub(self.used.load(Relaxed));
         free.min(self.total.saturating_sub(ALL.load(Relaxed)))
-    }
-
-    /// Returns whether at least half of the namespace's bytes are free.
-    fn is_half_free(&self) -> bool {
-        self.free() >= self.limit / 2
     }
 }
 
@@ -171,19 +173,29 @@ impl QueueUsage {
     }
 
     /// Returns whether the queue's owner may keep a packet of `size` bytes whose execution the peer
-    /// can delay. At least half of the memory of the namespace, and a third of that of the payer,
-    /// is left to queues. Callable in any context.
+    /// can delay. All kept packets leave as many bytes of the namespace to queues as they take, and
+    /// those of a payer leave a third of the payer's bytes. Callable in any context.
     pub(super) fn has_room_to_keep(&self, size: usize) -> bool {
-        let half = self.backlog.free() / 2;
-        self.backlog.is_half_free()
-            && size <= half
-            && self.shares().all(|share| share.fits(size, half))
+        let free = self.backlog.free();
+        let kept = self.backlog.kept.load(Relaxed).saturating_add(size);
+        kept <= free && self.shares().all(|share| share.fits(size, free / 2))
     }
 
-    /// Counts `size` bytes: those of a packet in the queue beyond [`UNCOUNTED`], or all bytes of
-    /// one that the queue's owner keeps outside of the queue. Callable in any context.
+    /// Counts all `size` bytes of a packet that the queue's owner keeps outside of the queue.
+    /// Callable in any context.
+    pub(super) fn count_kept(&self, size: usize) {
+        self.backlog.kept.fetch_add(size, Relaxed);
+        self.count(size);
+    }
+
+    /// Subtracts `size` bytes that [`Self::count_kept`] counted. Callable in any context.
+    pub(super) fn uncount_kept(&self, size: usize) {
+        self.uncount(size);
+        self.backlog.kept.fetch_sub(size, Relaxed);
+    }
+
     #[inline]
-    pub(super) fn count(&self, size: usize) {
+    fn count(&self, size: usize) {
         self.backlog.used.fetch_add(size, Relaxed);
         ALL.fetch_add(size, Relaxed);
         self.shares().for_each(|share| {
@@ -191,9 +203,8 @@ impl QueueUsage {
         });
     }
 
-    /// Subtracts `size` bytes that [`Self::count`] counted. Callable in any context.
     #[inline]
-    pub(super) fn uncount(&self, size: usize) {
+    fn uncount(&self, size: usize) {
         self.backlog.used.fetch_sub(size, Relaxed);
         ALL.fetch_sub(size, Relaxed);
         self.shares().for_each(|share| {
@@ -338,7 +349,7 @@ mod tests {
         let kept_by = |queue: &QueueUsage| {
             let mut kept = 0;
             while queue.has_room_to_keep(PACKET) {
-                queue.count(PACKET);
+                queue.count_kept(PACKET);
                 kept += PACKET;
             }
             kept
@@ -352,9 +363,28 @@ mod tests {
         let more = kept_by(&of_kernel);
         assert!(kept + more <= (1 << 19) + PACKET && kept + more > (1 << 19) - PACKET);
         assert!(of_kernel.has_room(1 << 18));
-        of_user.uncount(kept);
-        of_kernel.uncount(more);
+        of_user.uncount_kept(kept);
+        of_kernel.uncount_kept(more);
         assert_eq!(backlog.used.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn packets_are_kept_although_others_queues_are_full() -> Result {
+        let backlog = Backlog::of(1 << 20, 4 << 20)?;
+        let greedy = usages_of(&backlog, &[None, Some(PayerBacklog::of_user()?)], 64)?;
+        assert!(fill_all(&greedy) > 480 << 10);
+        // Another user takes some more.
+        let second = usages_of(&backlog, &[None, Some(PayerBacklog::of_user()?)], 1)?;
+        assert!(fill_all(&second) > 64 << 10);
+        let other = QueueUsage::new(backlog.clone(), [None, Some(PayerBacklog::of_user()?)]);
+        let mut kept = 0;
+        while other.has_room_to_keep(PACKET) {
+            other.count_kept(PACKET);
+            kept += PACKET;
+        }
+        assert!(kept > 64 << 10 && kept < backlog.free());
+        other.uncount_kept(kept);
         Ok(())
     }
 

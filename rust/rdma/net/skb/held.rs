@@ -32,7 +32,7 @@ impl HeldPackets {
         if !usage.has_room_to_keep(table) {
             return None;
         }
-        usage.count(table);
+        usage.count_kept(table);
         // INVARIANT: The table has been counted.
         Some(Self { usage, table })
     }
@@ -62,7 +62,7 @@ impl HeldPackets {
             )
         };
         let skb = result?;
-        self.usage.count(size);
+        self.usage.count_kept(size);
         let usage = self.usage.clone();
         // INVARIANT: The buffer has been counted.
         Ok(HeldSkb {
@@ -74,7 +74,7 @@ impl HeldPackets {
 
 impl Drop for HeldPackets {
     fn drop(&mut self) {
-        self.usage.uncount(self.table);
+        self.usage.uncount_kept(self.table);
     }
 }
 
@@ -98,7 +98,7 @@ impl HeldSkb {
         let skb = self.skb.take()?.into_raw();
         // SAFETY: `into_raw` gives up a valid buffer, which `from_raw` takes.
         let (size, skb) = unsafe { (size_of(skb), RxSkb::from_raw(skb)) };
-        self.usage.uncount(size);
+        self.usage.uncount_kept(size);
         Some(skb)
     }
 }
