@@ -256,7 +256,7 @@ impl<W: Slots<SendWqe>> Requester<W> {
             return false;
         }
         self.rereads.ask_from(una);
-        self.retry.end_rto_of_response();
+        self.retry.end_rto_of_responses();
         true
     }
 

@@ -274,9 +274,9 @@ impl Retry {
         self.burst = None;
     }
 
-    /// Ends the RTO of a response that is asked for again.
-    pub(super) fn end_rto_of_response(&mut self) {
-        self.rto.end();
+    /// Ends the RTO of READ responses, which are asked for again.
+    pub(super) fn end_rto_of_responses(&mut self) {
+        self.rto.end_of_responses();
     }
 
     /// Returns whether only the oldest packet may be sent, because an RTO has ended and the packet
@@ -296,6 +296,7 @@ impl Retry {
             });
         }
         self.threshold = (before.limit >> 1).max(LEAST_IN_FLIGHT);
+        self.rto.prove_loss();
         Some(RtoResult::Loss)
     }
 

@@ -12,6 +12,8 @@
 //! The RTO follows the measured round-trip time (RFC 6298). An RTO spends no retry: the Local ACK
 //! Timeout and the retry count decide when the requester gives up, as without the RTO.
 
+use core::mem;
+
 use crate::psn::Psn;
 use crate::time::{Duration, Instant};
 
@@ -37,10 +39,12 @@ pub(super) struct Rto {
     timed: Option<(Psn, Instant)>,
     /// End of the RTO. `None` if no response is awaited.
     deadline: Option<Instant>,
-    /// Number of RTOs that have ended, and of losses of unknown extent, since the last measurement.
-    /// Each doubles the RTO. So the RTO exceeds a round-trip time that has grown, and that time can
-    /// be measured.
+    /// Number of RTOs that have ended, and of losses of unknown extent, since the last measurement
+    /// or proof of a loss. Each doubles the RTO. So the RTO exceeds a round-trip time that has
+    /// grown, and that time can be measured.
     ended: u32,
+    /// An RTO of READ responses has ended since the last progress.
+    responses_ended: bool,
 }
 
 impl Rto {
@@ -90,6 +94,12 @@ impl Rto {
         self.suspend();
     }
 
+    /// Records that the RTO of READ responses has ended without progress.
+    pub(super) fn end_of_responses(&mut self) {
+        self.end();
+        self.responses_ended = true;
+    }
+
     /// Records that the peer has finished all packets before `una`. `awaits` says whether a
     /// response to a later packet is awaited.
     pub(super) fn progress(&mut self, una: Psn, awaits: bool, now: Instant) {
@@ -98,10 +108,21 @@ impl Rto {
             self.timed = None;
             self.ended = 0;
         }
+        // Later responses have arrived before. So these ones were lost, unless the round-trip time
+        // has grown. Then some requests for them are sent twice, until a READ is measured.
+        if mem::take(&mut self.responses_ended) {
+            self.prove_loss();
+        }
         match awaits {
             true => self.start(now),
             false => self.stop(),
         }
+    }
+
+    /// Records that the last RTOs ended because of a loss, and not because the round-trip time has
+    /// grown. So the next RTO isn't doubled.
+    pub(super) fn prove_loss(&mut self) {
+        self.ended = 0;
     }
 
     /// Adds a measured round-trip time to the average.

@@ -384,6 +384,28 @@ fn an_rto_asks_for_lost_responses_only() {
 }
 
 #[test]
+fn progress_after_an_rto_for_responses_ends_the_doubling() {
+    let mut reads = Reads::new();
+    reads.bench.post(READ, 10 * 1024);
+    reads.bench.poll();
+    reads.respond(1, ReadPart::First(DONE), MTU);
+    reads.middle(4);
+    assert_eq!(reads.requests(), [(2, 1, 2)]);
+    let mut rtos = Vec::new();
+    for _ in 0..3 {
+        let begin = reads.bench.now;
+        reads.bench.end_rto();
+        assert_eq!(reads.requests(), [(2, 1, 2)]);
+        rtos.push(reads.bench.now.since(begin));
+    }
+    assert!(rtos[0] < rtos[1] && rtos[1] < rtos[2]);
+    reads.respond(2, ReadPart::First(DONE), MTU);
+    let begin = reads.bench.now;
+    reads.bench.end_rto();
+    assert_eq!(reads.bench.now.since(begin), rtos[0]);
+}
+
+#[test]
 fn the_cookie_does_not_change() {
     let mut reads = Reads::new();
     reads.bench.post(READ, 1024);

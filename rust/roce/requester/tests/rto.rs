@@ -110,6 +110,22 @@ fn each_rto_doubles_the_next_until_a_measurement() {
 }
 
 #[test]
+fn a_proven_loss_ends_the_doubling() {
+    let mut bench = measured();
+    write(&mut bench, 3);
+    for rto in [LEAST.0, 2 * LEAST.0] {
+        let end = bench.now.after(Duration(rto));
+        bench.end_rto();
+        assert_eq!(bench.now, end);
+        assert_eq!(bench.psns(), [1]);
+    }
+    // The acknowledgment covers only the packet that was sent again.
+    bench.ack(1);
+    assert_eq!(bench.psns(), [2, 3]);
+    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(LEAST)));
+}
+
+#[test]
 fn an_rto_learns_a_longer_round_trip_time() {
     let mut bench = measured();
     let round_trip = Duration(5_000_000);

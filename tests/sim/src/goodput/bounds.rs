@@ -14,37 +14,44 @@ use super::{options, simulate, table};
 /// A row is the sum of several seeds. Most bounds leave the engine a margin of a fifth. A change
 /// that improves the figures may raise them.
 const BOUNDS: &str = "
-op     MTU   RTT  timeout  loss           QPs  port   MB/s  again/lost  stall
-write  4096  500  14       0%             1    none   1220  -           1
-write  1024  20   14       0%             1    none   1150  -           1
-write  4096  100  17       0.1%           1    none   1150  2           5
-write  4096  500  17       0.1%           1    none   1000  2           5
-write  4096  500  17       1%             1    none   720   3           10
-write  4096  20   17       1%             1    none   1100  3           10
-write  1024  100  17       1%             1    none   720   3           10
-write  4096  100  14       5%             1    none   800   3           10
-write  4096  100  17       burst:15/1500  1    none   1100  2           10
-write  4096  500  17       burst:15/1500  1    none   950   2           10
-write  4096  500  17       once:15@100    1    none   1215  2           1
-write  4096  100  14       reorder:5%@20  1    none   1000  -           1
-write  4096  100  14       0%             1    10:64  750   2           10
-write  4096  500  14       0%             1    10:64  320   2           10
-write  4096  100  14       0%             16   10:64  1000  3           -
-read   4096  500  14       0%             1    none   1220  -           1
-read   1024  20   14       0%             1    none   1150  -           1
-read   4096  100  17       0.1%           1    none   1150  3           10
-read   4096  500  17       0.1%           1    none   950   3           10
-read   4096  500  17       1%             1    none   850   3           10
-read   4096  20   17       1%             1    none   950   3           10
-read   1024  100  17       1%             1    none   820   3           10
-read   4096  100  14       5%             1    none   650   5           50
-read   4096  100  17       burst:15/1500  1    none   1000  3           10
-read   4096  500  17       burst:15/1500  1    none   950   3           10
-read   4096  500  17       once:15@100    1    none   1200  3           1
-read   4096  100  14       reorder:5%@20  1    none   900   -           1
-read   4096  100  14       0%             1    10:64  900   2           10
-read   4096  500  14       0%             1    10:64  350   2           10
-read   4096  100  14       0%             4    10:64  950   3           -
+op     MTU   RTT  timeout  loss           early    QPs  port   MB/s  again/lost  stall
+write  4096  500  14       0%             kept     1    none   1220  -           1
+write  1024  20   14       0%             kept     1    none   1150  -           1
+write  4096  100  17       0.1%           kept     1    none   1150  2           5
+write  4096  500  17       0.1%           kept     1    none   1000  2           5
+write  4096  500  17       1%             kept     1    none   720   3           10
+write  4096  20   17       1%             kept     1    none   1100  3           10
+write  1024  100  17       1%             kept     1    none   720   3           10
+write  4096  100  14       5%             kept     1    none   800   3           10
+write  4096  100  17       burst:15/1500  kept     1    none   1100  2           10
+write  4096  500  17       burst:15/1500  kept     1    none   950   2           10
+write  4096  500  17       once:15@100    kept     1    none   1215  2           1
+write  4096  100  14       reorder:5%@20  kept     1    none   1000  -           1
+write  4096  100  14       0%             kept     1    10:64  750   2           10
+write  4096  500  14       0%             kept     1    10:64  320   2           10
+write  4096  100  14       0%             kept     16   10:64  1000  3           -
+read   4096  500  14       0%             kept     1    none   1220  -           1
+read   1024  20   14       0%             kept     1    none   1150  -           1
+read   4096  100  17       0.1%           kept     1    none   1150  3           10
+read   4096  500  17       0.1%           kept     1    none   950   3           10
+read   4096  500  17       1%             kept     1    none   850   3           10
+read   4096  20   17       1%             kept     1    none   950   3           10
+read   1024  100  17       1%             kept     1    none   820   3           10
+read   4096  100  14       5%             kept     1    none   650   5           50
+read   4096  100  17       burst:15/1500  kept     1    none   1000  3           10
+read   4096  500  17       burst:15/1500  kept     1    none   950   3           10
+read   4096  500  17       once:15@100    kept     1    none   1200  3           1
+read   4096  100  14       reorder:5%@20  kept     1    none   900   -           1
+read   4096  100  14       0%             kept     1    10:64  900   2           10
+read   4096  500  14       0%             kept     1    10:64  350   2           10
+read   4096  100  14       0%             kept     4    10:64  950   3           -
+write  1024  100  17       1%             refused  1    none   310    -     10
+write  1024  100  17       1%             off      1    none   65     -     10
+read   1024  100  17       0.5%           refused  1    none   210    -     10
+read   1024  100  17       1%             refused  1    none   90     -     10
+read   4096  100  17       2%             refused  1    none   180    -     20
+read   1024  100  17       1%             off      1    none   55     -     10
+read   4096  100  17       5%             off      1    none   30     -     -
 ";
 
 /// Number of seeds of each row, from 1 on, and the duration of each in milliseconds.
@@ -63,7 +70,7 @@ struct Bound {
 /// Parses a line of the table.
 fn bound(line: &str) -> Option<Bound> {
     let cells: Vec<&str> = line.split_whitespace().collect();
-    let [op, mtu, rtt, timeout, loss, qps, port, goodput, again, stall] = cells[..] else {
+    let [op, mtu, rtt, timeout, loss, early, qps, port, goodput, again, stall] = cells[..] else {
         return None;
     };
     let limit = |text: &str| match text {
@@ -81,6 +88,7 @@ fn bound(line: &str) -> Option<Bound> {
             rate: port.map_or(options::RATE, |_| options::PORT_RATE),
             port,
             impairment: Impairment::parse(loss)?,
+            early: options::early(early)?,
             duration: DURATION,
             seed: 1,
         },
@@ -194,7 +202,7 @@ mod tests {
 
     #[test]
     fn each_bound_can_be_violated() {
-        let line = "write 4096 500 14 1% 1 none 100 12 7";
+        let line = "write 4096 500 14 1% kept 1 none 100 12 7";
         let bound = bound(line).unwrap();
         let good = Outcome {
             bytes: 100_000_000,

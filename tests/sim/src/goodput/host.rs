@@ -3,6 +3,8 @@
 //! The host of one QP: an application that always has the same number of work requests posted, and
 //! memory that peers may access. It keeps no bytes, it measures.
 
+use std::fmt::{self, Display, Formatter};
+
 use roce::early::{Direction, EarlyQueue, Kept, MOST_AHEAD};
 use roce::host::{
     AccessFault, Completions, Count, EarlyPackets, Event, Fetch, LocalAccess, Memory, QueueFault,
@@ -52,6 +54,8 @@ pub(super) struct AppHost {
     pub(super) payload_len: u32,
     /// The early requests and the early responses.
     pub(super) early: [EarlyQueue<Packet, Vec<Option<Packet>>>; 2],
+    /// The host keeps no early packet.
+    refuses_early: bool,
     /// The packet that is being handled is to be kept in this queue of `early`.
     pub(super) keeps: Option<(Direction, Psn)>,
     /// Time at which payload was last stored, and the longest time without that, in nanoseconds.
@@ -63,10 +67,32 @@ pub(super) struct AppHost {
     pub(super) naks: u64,
 }
 
+/// Whether packets that arrive early are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Early {
+    /// Both hosts keep them.
+    Kept,
+    /// The engines ask their hosts to keep them, and the hosts have no memory for them.
+    Refused,
+    /// The engines don't recover single packets (`fill_gaps=0`).
+    Off,
+}
+
+impl Display for Early {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kept => "kept",
+            Self::Refused => "refused",
+            Self::Off => "off",
+        })
+    }
+}
+
 impl AppHost {
-    pub(super) fn new(op: Option<Op>) -> Self {
+    pub(super) fn new(op: Option<Op>, refuses_early: bool) -> Self {
         Self {
             op,
+            refuses_early,
             taken: 0,
             retired: 0,
             done: 0,
@@ -200,6 +226,9 @@ impl Memory for AppHost {
 
 impl EarlyPackets for AppHost {
     fn keep_early(&mut self, direction: Direction, expected: Psn, psn: Psn) -> Kept {
+        if self.refuses_early {
+            return Kept::Refused;
+        }
         let kept = self.early[direction as usize].check(expected, psn);
         self.keeps = (kept == Kept::Kept).then_some((direction, psn));
         kept

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::Instant;
 
+use host::Early;
 use impairment::Impairment;
 use transfer::{Outcome, Setup};
 
@@ -58,6 +59,7 @@ fn base(setup: &Setup) -> Setup {
         rate: options::RATE,
         port: None,
         impairment: Impairment::NONE,
+        early: Early::Kept,
         ..*setup
     }
 }

@@ -4,7 +4,7 @@
 
 use roce::mtu::Mtu;
 
-use super::host::Op;
+use super::host::{Early, Op};
 use super::impairment::Impairment;
 use super::transfer::{Port, Setup};
 
@@ -20,6 +20,8 @@ usage: roce-sim --goodput [OPTION VALUE[,VALUE...]]... [--quick]
                       gilbert:15/1500  the same, with random lengths (Gilbert-Elliott)
                       once:15@100    15 data packets after 100 ms
                       reorder:5%@20  5 % of the data packets come 20 us late
+  --early EARLY       kept, refused (the hosts have no memory for early packets) or off (the
+                      engines don't ask them to keep any)
   --qps NUMBER        connections
   --rate GBIT         rate of the hosts' links in Gbit/s
   --port none|GBIT:PACKETS  a port of a switch, with a queue of so many packets
@@ -62,6 +64,7 @@ struct Options {
     rtts: Vec<u32>,
     timeouts: Vec<u8>,
     losses: Vec<Impairment>,
+    earlies: Vec<Early>,
     qps: Vec<u32>,
     rates: Vec<u32>,
     ports: Vec<Option<Port>>,
@@ -85,6 +88,7 @@ pub(super) fn rows(arguments: impl Iterator<Item = String>) -> Option<Vec<Setup>
     let networks = networks(&options);
     let quick = options.quick;
     let ops = or(options.ops, &[Op::Write, Op::Read]);
+    let earlies = or(options.earlies, &[Early::Kept]);
     let mtus = [Mtu::Bytes4096, Mtu::Bytes1024];
     let mtus = or(options.mtus, if quick { &mtus[..1] } else { &mtus });
     let rtts = [500, 100, 20];
@@ -100,7 +104,7 @@ pub(super) fn rows(arguments: impl Iterator<Item = String>) -> Option<Vec<Setup>
         for &rtt in &rtts {
             for &timeout in &timeouts {
                 for network in &networks {
-                    rows.extend(ops.iter().map(|&op| Setup {
+                    let row = |op, early| Setup {
                         op,
                         mtu,
                         rtt,
@@ -109,9 +113,12 @@ pub(super) fn rows(arguments: impl Iterator<Item = String>) -> Option<Vec<Setup>
                         rate: network.rate,
                         port: network.port,
                         impairment: network.impairment,
+                        early,
                         duration,
                         seed: options.seed,
-                    }));
+                    };
+                    let with = |&op| earlies.iter().map(move |&early| row(op, early));
+                    rows.extend(ops.iter().flat_map(with));
                 }
             }
         }
@@ -185,6 +192,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
             "--rtt" => options.rtts = list(&value, number)?,
             "--timeout" => options.timeouts = list(&value, |text| text.parse().ok())?,
             "--loss" => options.losses = list(&value, Impairment::parse)?,
+            "--early" => options.earlies = list(&value, early)?,
             "--qps" => options.qps = list(&value, positive)?,
             "--rate" => options.rates = list(&value, positive)?,
             "--port" => options.ports = list(&value, port)?,
@@ -207,6 +215,11 @@ pub(super) fn op(text: &str) -> Option<Op> {
         "read" => Some(Op::Read),
         _ => None,
     }
+}
+
+pub(super) fn early(text: &str) -> Option<Early> {
+    let all = [Early::Kept, Early::Refused, Early::Off];
+    all.into_iter().find(|early| early.to_string() == text)
 }
 
 /// Returns the path MTU of exactly so many bytes.

@@ -7,12 +7,13 @@ use std::fmt::{self, Write};
 use super::host::Op;
 use super::transfer::{Outcome, Setup};
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "op",
     "MTU",
     "RTT",
     "timeout",
     "loss",
+    "early",
     "QPs",
     "link",
     "MB/s",
@@ -91,11 +92,12 @@ pub(super) fn label(setup: &Setup) -> String {
         rtt,
         timeout,
         impairment,
+        early,
         qps,
         ..
     } = setup;
     format!(
-        "{op}, MTU {mtu}, RTT {rtt} us, timeout {timeout}, loss {impairment}, {links}, QPs {qps}"
+        "{op}, MTU {mtu}, RTT {rtt} us, timeout {timeout}, loss {impairment}, early packets {early}, {links}, QPs {qps}"
     )
 }
 
@@ -118,6 +120,7 @@ fn cells(setup: &Setup, measured: &Measured) -> Vec<String> {
         setup.rtt.to_string(),
         setup.timeout.to_string(),
         setup.impairment.to_string(),
+        setup.early.to_string(),
         setup.qps.to_string(),
         links(setup),
     ];

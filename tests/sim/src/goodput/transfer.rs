@@ -14,7 +14,7 @@ use roce::qp::{Attrs, Config, Qp, QpKind, QpState, RemoteRights, Replay, SendWqe
 use roce::time::Instant;
 use roce::wire::packet::Packet;
 
-use super::host::{AppHost, Op, DEPTH, MESSAGE};
+use super::host::{AppHost, Early, Op, DEPTH, MESSAGE};
 use super::impairment::{Channel, Fate, Impairment};
 use super::link::{wire_bytes, Link};
 use crate::agenda::Agenda;
@@ -59,6 +59,7 @@ pub(super) struct Setup {
     pub(super) rate: u32,
     pub(super) port: Option<Port>,
     pub(super) impairment: Impairment,
+    pub(super) early: Early,
     /// Duration in milliseconds.
     pub(super) duration: u32,
     pub(super) seed: u64,
@@ -351,13 +352,16 @@ impl End {
             qpn: qpn(index),
             has_srq: false,
             port_mtu: Mtu::Bytes4096,
-            fills_gaps: true,
+            fills_gaps: setup.early != Early::Off,
         };
         let window = vec![SendWqe::default(); DEPTH as usize];
         let replays = vec![Replay::default(); usize::from(RD_ATOMIC)];
         let mut end = Self {
             qp: Qp::new(config, window, replays),
-            host: AppHost::new((!is_second).then_some(setup.op)),
+            host: AppHost::new(
+                (!is_second).then_some(setup.op),
+                setup.early == Early::Refused,
+            ),
             waiting: 0,
             blocked: false,
             timer_at: None,
