@@ -33,11 +33,14 @@ impl<W: Slots<SendWqe>> Requester<W> {
 
     /// Calls [`Self::ask_again`]. Returns whether a packet will request an acknowledgment: the
     /// newest one, sent again, or a following one.
+    ///
+    /// The peer may keep this host from sending the following one, by packets that it lets wait in
+    /// a queue. So a following one counts only once until the next progress.
     pub(super) fn asks_first(&mut self, now: Instant, context: &Context) -> bool {
         let Cursor { wqe: at, packet } = self.cursor;
         let next = self.window.get(at).filter(|_| at < self.started);
         let may_send = next.is_some_and(|wqe| self.has_room(wqe, packet, context));
-        self.ask_again(now, context) || may_send
+        self.ask_again(now, context) || (may_send && self.retry.excuse())
     }
 
     /// Returns the position and the PSN of the newest packet in flight of the started WQEs. Returns

@@ -2,6 +2,8 @@
 
 //! Timers, retry counts and the limit of packets in flight.
 
+use core::mem;
+
 use super::rto::Rto;
 use super::wqe::READ_SPAN;
 use crate::psn::Psn;
@@ -53,6 +55,8 @@ pub(super) struct Retry {
     timer: Timer,
     /// Transport retries since the last progress or RNR NAK.
     spent: u8,
+    /// An end of the acknowledgment timer since the last progress was excused.
+    is_excused: bool,
     /// RNR retries since the last progress.
     rnr_spent: u8,
     /// RNR NAKs since the last progress that may be forged.
@@ -140,6 +144,7 @@ impl Retry {
             timer: Timer::Off,
             spent: 0,
             rnr_spent: 0,
+            is_excused: false,
             unproven: 0,
             limit: FIRST_IN_FLIGHT,
             threshold: MOST_IN_FLIGHT,
@@ -279,6 +284,12 @@ impl Retry {
         self.rto.end_of_responses();
     }
 
+    /// Takes the only excuse for an end of the acknowledgment timer since the last progress.
+    /// Returns `false` if it is taken.
+    pub(super) fn excuse(&mut self) -> bool {
+        !mem::replace(&mut self.is_excused, true)
+    }
+
     /// Returns whether only the oldest packet may be sent, because an RTO has ended and the packet
     /// is not acknowledged yet.
     pub(super) fn sends_oldest(&self) -> bool {
@@ -337,6 +348,7 @@ impl Retry {
         settings: &Settings,
     ) -> Option<RtoResult> {
         self.spent = 0;
+        self.is_excused = false;
         self.rnr_spent = 0;
         self.unproven = 0;
         let result = self.end_recovery(una);

@@ -301,6 +301,33 @@ fn later_packets_do_not_postpone_the_timer() {
     assert_eq!(bench.end_of_timer(), Some(bench.now.after(TIMEOUT)));
 }
 
+#[test]
+fn a_packet_that_cannot_be_sent_excuses_one_timeout() {
+    let mut bench = Bench::new();
+    bench.post(WRITE, 100 * MTU as usize);
+    let send = |bench: &mut Bench| {
+        let sent = bench.qp.poll_transmit(bench.now, &mut bench.host).unwrap();
+        (sent.packet.bth.psn.ahead_of(FIRST), sent.packet.bth.ack_req)
+    };
+    // The peer acknowledges the first packet that asks. The host can send no more after some
+    // further packets.
+    let mut sent = (0, false);
+    while !sent.1 {
+        sent = send(&mut bench);
+    }
+    bench.ack(sent.0);
+    assert!((0..8).all(|_| !send(&mut bench).1));
+    let mut timeouts = 0;
+    while bench.sent().is_empty() {
+        bench.time_out();
+        timeouts += 1;
+        assert!(timeouts < 20);
+    }
+    // One is excused, three are retries, and the last one ends the WQE.
+    assert_eq!(timeouts, 5);
+    assert_eq!(bench.sent(), [(0, RetryExcErr)]);
+}
+
 /// Creates a QP without a limit of RNR retries.
 fn patient() -> Bench {
     let mut bench = Bench::new();
