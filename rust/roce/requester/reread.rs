@@ -159,11 +159,13 @@ impl<W: Slots<SendWqe>> Requester<W> {
         host: &mut H,
     ) {
         let psn = packet.bth.psn;
-        let is_awaited = self.has_cookie(packet) && self.is_awaited(packet, context);
-        if !is_awaited || !self.may_reread(context) {
+        if !self.is_awaited(packet, context) || !self.may_reread(context) {
             return;
         }
-        let kept = host.keep_early(Direction::Response, self.una, psn);
+        let kept = match self.has_cookie(packet) {
+            true => host.keep_early(Direction::Response, self.una, psn),
+            false => Kept::Refused,
+        };
         self.find_gap();
         let past = psn.next();
         if self.rereads.past_seen.is_none_or(|seen| seen.before(past)) {

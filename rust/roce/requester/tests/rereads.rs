@@ -98,14 +98,18 @@ fn only_lost_responses_are_asked_for_again() {
 #[test]
 fn a_response_without_the_cookie_is_not_kept() {
     let mut reads = Reads::new();
-    reads.bench.post(READ, 4 * 1024);
+    reads.bench.post(READ, 5 * 1024);
     reads.bench.poll();
     reads.bench.read_response(3, ReadPart::Middle, MTU);
     assert!(reads.bench.host.kept.is_empty());
     // Responses 1 and 2 are lost all the same.
     assert_eq!(reads.requests(), [(1, 0, 2)]);
-    reads.bench.read_response(2, ReadPart::Last(DONE), MTU);
-    assert_eq!(reads.bench.state(), QpState::Rts);
+    reads.bench.read_response(4, ReadPart::Middle, MTU);
+    // Responses 3 and 4 are asked for, too, once they are the oldest ones.
+    reads.respond(1, ReadPart::First(DONE), MTU);
+    assert_eq!(reads.requests(), []);
+    reads.respond(2, ReadPart::Last(DONE), MTU);
+    assert_eq!(reads.requests(), [(3, 2, 2)]);
 }
 
 #[test]
