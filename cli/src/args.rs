@@ -83,6 +83,18 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N")]
         count: Option<u64>,
     },
+    /// Write the packets of the link NAME to a file for Wireshark, by tcpdump
+    ///
+    /// The file has the packets between QPs of this host, too.
+    Capture {
+        /// Name of a link of rrxe
+        name: String,
+        /// Name of the file (pcap), or - for the standard output
+        file: String,
+        /// End after this number of packets
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
     /// Print the completion script for a shell
     Completions {
         /// Shell for which the script is

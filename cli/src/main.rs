@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod args;
+mod capture;
 mod device;
 mod doctor;
 mod links;
@@ -65,6 +66,7 @@ fn run(command: Command) -> Result<(String, ExitCode), Failure> {
         Command::Apply => links::apply()?,
         Command::Udev { device, name } => links::udev(&device, &name)?,
         Command::Top { interval, count } => top::run(interval, count)?,
+        Command::Capture { name, file, count } => match capture::run(&name, &file, count)? {},
         Command::Completions { shell } => completions(shell),
     };
     Ok((text, status))

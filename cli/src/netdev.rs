@@ -11,6 +11,9 @@ use crate::tool::{self, Failure};
 /// A network device.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Netdev {
+    /// Its index in the network namespace.
+    #[serde(rename = "ifindex", default)]
+    pub(crate) index: u32,
     /// Its name.
     #[serde(rename = "ifname")]
     pub(crate) name: String,

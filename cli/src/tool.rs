@@ -50,10 +50,8 @@ pub(crate) struct Output {
 ///
 /// If the program could not be started.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
-    let path = search_path(&env::var("PATH").unwrap_or_default());
-    let output = Command::new(program)
+    let output = command(program)
         .args(arguments)
-        .env("PATH", path)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()?;
@@ -63,6 +61,15 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+/// Returns the description of a program to start, which is searched in the system's directories,
+/// too.
+pub(crate) fn command(program: &str) -> Command {
+    let path = search_path(&env::var("PATH").unwrap_or_default());
+    let mut command = Command::new(program);
+    command.env("PATH", path);
+    command
 }
 
 /// Returns the directories in which programs are searched: those of PATH, and the system's. An
@@ -117,7 +124,7 @@ fn parse<T: DeserializeOwned + Default>(text: &str) -> serde_json::Result<T> {
 }
 
 /// Returns the message for a program that could not be started.
-fn missing(program: &str, error: &io::Error) -> Failure {
+pub(crate) fn missing(program: &str, error: &io::Error) -> Failure {
     if error.kind() != io::ErrorKind::NotFound {
         return Failure(format!("{program} could not be started: {error}."));
     }

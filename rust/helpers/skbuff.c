@@ -105,6 +105,17 @@ __rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
 	skb->protocol = dev_parse_header_protocol(skb);
 }
 
+__rrxe_helper void rrxe_helper_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
+{
+	skb->protocol = protocol;
+}
+
+/* Puts a link-layer header in front of the data, from the device to itself. */
+__rrxe_helper int rrxe_helper_skb_push_link_header(struct sk_buff *skb, struct net_device *dev)
+{
+	return dev_hard_header(skb, dev, ntohs(skb->protocol), dev->dev_addr, NULL, skb->len);
+}
+
 __rrxe_helper void rrxe_helper_skb_set_priority(struct sk_buff *skb, __u32 priority)
 {
 	skb->priority = priority;

@@ -171,6 +171,16 @@ impl TxPacket {
         skb.transmit(network, 1, len, route, tx_count)
     }
 
+    /// Returns the buffer, which is valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *mut bindings::sk_buff {
+        self.skb.as_ptr()
+    }
+
+    /// Returns the IP version.
+    pub(super) fn network(&self) -> Network {
+        self.network
+    }
+
     /// Gives up the buffer and its IP version.
     pub(super) fn into_parts(self) -> (Written, Network) {
         (self.skb, self.network)

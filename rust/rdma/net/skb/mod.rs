@@ -17,6 +17,7 @@ mod pages;
 mod queue;
 mod recycle;
 mod rx;
+mod sniffed;
 mod tx;
 
 use core::{

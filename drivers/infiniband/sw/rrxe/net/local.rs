@@ -36,7 +36,8 @@ pub(crate) fn deliver(
     effects: &mut RunEffects,
 ) -> TxOutcome {
     let endpoints = builder.endpoints();
-    let Some(skb) = builder.into_local(qp.qpn) else {
+    let sniffed = builder.is_sniffed().then(|| qp.device.link.netdev());
+    let Some(skb) = builder.into_local(qp.qpn, sniffed.flatten().as_ref()) else {
         counters.count(Count::SendErr);
         return TxOutcome::Dropped;
     };
@@ -99,7 +100,8 @@ pub(crate) fn deliver_to_group(qp: &Qp, builder: &PacketBuilder<'_>, effects: &m
     let Some(first) = members.next() else {
         return;
     };
-    let Some(skb) = builder.try_copy().and_then(|copy| copy.into_local(qp.qpn)) else {
+    let copy = builder.try_copy();
+    let Some(skb) = copy.and_then(|copy| copy.into_local(qp.qpn, None)) else {
         return qp.net.drops.count(Discard::Overflow);
     };
     if let Some(second) = members.next() {

@@ -5,6 +5,7 @@
 use kernel::prelude::*;
 use rdma::{
     net::{
+        netdev::Netdev,
         route::Route,
         skb::{self, Endpoints, Headers, RxSkb, TxBurst, TxPacket, TxPages, TxSkb},
     },
@@ -58,7 +59,8 @@ pub(crate) struct PacketBuilder<'a> {
 }
 
 impl<'a> PacketBuilder<'a> {
-    /// Begins a packet. The headers of a packet to a connected QP of this host stay decoded.
+    /// Begins a packet. The headers of a packet to a connected QP of this host stay decoded, unless
+    /// a sniffer looks at such packets.
     /// Returns `None` if memory is short, or if the network device needs more headroom than a
     /// packet may have.
     ///
@@ -68,7 +70,8 @@ impl<'a> PacketBuilder<'a> {
     #[inline(always)]
     pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &'a Packet) -> Option<Self> {
         let length = packet.payload_len as usize;
-        if route.is_local() && !matches!(packet.service, Service::Ud(_)) {
+        let is_datagram = matches!(packet.service, Service::Ud(_));
+        if route.is_local() && !is_datagram && !route.is_sniffed() {
             return Some(Self {
                 address,
                 route,
@@ -199,9 +202,15 @@ impl<'a> PacketBuilder<'a> {
         Ok(TxBurst::new(packet, count, longest))
     }
 
-    /// Turns the packet into one that was received from the QP `sender` of this host. The bytes of
-    /// its ICRC are zero. Returns `None` if the packet is lost.
-    pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
+    /// Returns whether a sniffer is to see the packet, which goes to a QP of this host.
+    pub(crate) fn is_sniffed(&self) -> bool {
+        self.decoded.is_none() && self.route.is_sniffed()
+    }
+
+    /// Turns the packet into one that was received from the QP `sender` of this host. Shows the
+    /// packet to the sniffers of `sniffed`, if there is such a network device. Otherwise the bytes
+    /// of its ICRC are zero. Returns `None` if the packet is lost.
+    pub(crate) fn into_local(self, sender: Qpn, sniffed: Option<&Netdev>) -> Option<RxSkb> {
         if let Some(packet) = self.decoded {
             let headers = Headers {
                 packet: *packet,
@@ -212,14 +221,21 @@ impl<'a> PacketBuilder<'a> {
                 _ => None,
             };
         }
-        let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
+        let packet = match sniffed {
+            Some(netdev) => {
+                let packet = self.finish(Self::icrc).ok()?;
+                packet.show_to_sniffers(netdev);
+                packet
+            }
+            None => self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?,
+        };
         packet.into_rx(sender.get()).ok()
     }
 
     /// Works as [`Self::into_local`] for a train, whose payload's description is the payload of the
     /// buffer.
     pub(crate) fn into_train(self, sender: Qpn) -> Option<RxSkb> {
-        let mut skb = self.into_local(sender)?;
+        let mut skb = self.into_local(sender, None)?;
         skb.set_train();
         Some(skb)
     }

@@ -71,7 +71,7 @@ impl Core {
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
     /// train: the peer is no QP of this device, a train can't describe the memory of their payload,
-    /// or that memory isn't always resident.
+    /// that memory isn't always resident, or a sniffer wants to see packets.
     #[inline(never)]
     pub(super) fn send_train(
         &mut self,
@@ -92,7 +92,7 @@ impl Core {
         }
         let (address, route) = self.peer.connected()?;
         let peer = local::find(qp, packet.bth.dest, address.destination, &mut self.local_qp)?;
-        if !route.is_local() || !Arc::ptr_eq(&peer.device, &qp.device) {
+        if !route.is_local() || !Arc::ptr_eq(&peer.device, &qp.device) || route.is_sniffed() {
             return None;
         }
         let described = Packet {

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+# Runs on: guest
+"""Checks a file that `rrxe capture` has written: capture.py FILE INDEX PACKETS OPCODE...
+
+The packets are those of the network device INDEX (ifindex). They must be whole, and their IPv4
+checksums and ICRCs must be right. Their number must be PACKETS, unless that is "some". Each OPCODE
+(hexadecimal) must occur. Packets that are longer than a path MTU of 4096 permits are bursts, and are
+not checked.
+"""
+
+import collections
+import struct
+import sys
+import zlib
+
+FILE, INDEX, PACKETS, *OPCODES = sys.argv[1:]
+FILE_HEADER, RECORD_HEADER, ICRC, UDP = 24, 16, 4, 8
+# Link type of captures of several network devices (LINKTYPE_LINUX_SLL2), and the length of its header.
+SLL2, SLL2_HEADER = 276, 20
+LONGEST_PACKET = 4500
+# Bytes that a router may change, by IP version. The ICRC takes their bits for ones.
+VARIANT = {4: (1, 8, 10, 11), 6: (1, 2, 3, 7)}
+IP_HEADER = {4: 20, 6: 40}
+
+
+def packets(capture):
+    """Yields the IP packets of the network device."""
+    *_, link_type = struct.unpack_from("=IHHiIII", capture)
+    assert link_type == SLL2, f"link type {link_type}"
+    at = FILE_HEADER
+    while at < len(capture):
+        _, _, length, original = struct.unpack_from("=4I", capture, at)
+        assert length == original, f"{length} of {original} bytes"
+        at += RECORD_HEADER
+        record = capture[at:at + length]
+        at += length
+        assert len(record) == length, "the last record is cut"
+        if struct.unpack_from(">I", record, 4)[0] == int(INDEX):
+            yield record[SLL2_HEADER:]
+
+
+def checksum(header):
+    """Returns the sum of an IPv4 header, which is 0xffff if its checksum is right."""
+    total = sum(struct.unpack(">10H", header))
+    return (total & 0xFFFF) + (total >> 16)
+
+
+def check(packet):
+    """Checks a packet, and returns the opcode of its BTH."""
+    version = packet[0] >> 4
+    header = IP_HEADER[version]
+    bth = header + UDP
+    if version == 4:
+        assert checksum(packet[:header]) == 0xFFFF, f"IPv4 header {packet[:header].hex()}"
+    covered, icrc = bytearray(packet[:-ICRC]), packet[-ICRC:]
+    if version == 6:
+        covered[0] |= 0x0F
+    for index in (*VARIANT[version], header + 6, header + 7, bth + 4):
+        covered[index] = 0xFF
+    right = struct.pack("<I", zlib.crc32(b"\xff" * 8 + covered))
+    assert icrc == right, f"ICRC {icrc.hex()} and not {right.hex()} of {packet[:bth + 12].hex()}"
+    return packet[bth]
+
+
+def main():
+    with open(FILE, "rb") as file:
+        found = list(packets(file.read()))
+    opcodes = collections.Counter(check(packet) for packet in found if len(packet) <= LONGEST_PACKET)
+    print(f"{len(found)} packets:", *(f"{opcode:02x}: {count}" for opcode, count in sorted(opcodes.items())))
+    missing = [opcode for opcode in OPCODES if int(opcode, 16) not in opcodes]
+    assert not missing, f"no packets with the opcodes {missing}"
+    assert PACKETS == "some" or len(found) == int(PACKETS), f"{len(found)} packets and not {PACKETS}"
+
+
+main()
