@@ -4,8 +4,8 @@
 //!
 //! Rust's standard library uses two functions of glibc 2.39 if they exist, by weak symbols. The
 //! linker makes the version GLIBC_2.39 of glibc a requirement of the program nevertheless, so that
-//! the program does not start on Debian 12. Symbols that are 0 mean to the standard library that the
-//! functions do not exist.
+//! the program does not start on Debian 12. Symbols that are 0 mean to the standard library that
+//! the functions do not exist.
 
 use std::env;
 
