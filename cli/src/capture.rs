@@ -2,9 +2,9 @@
 
 //! `rrxe capture`: runs tcpdump with the filter for the packets of a link.
 //!
-//! Packets of a link pass its network device, a VLAN device on it, or the device that local routes
-//! lead to. That is the loopback device, or the VRF that the network device is in. tcpdump looks at
-//! all network devices of the network namespace (`any`), and the filter selects these.
+//! tcpdump looks at all network devices of the network namespace (`any`), because the driver shows
+//! the packets between QPs of this host only to such programs. The filter selects the network
+//! device of the link, where the driver shows these packets, and the VLAN devices on it.
 
 use std::{convert::Infallible, os::unix::process::CommandExt};
 
@@ -16,8 +16,6 @@ use crate::{
 
 /// Kilobytes of tcpdump's buffer for packets that it has not read yet.
 const BUFFER: &str = "16384";
-/// Name of the loopback device.
-const LOOPBACK: &str = "lo";
 
 /// Captures the packets of the link `name` to `file`, and ends after `count` packets, if there is a
 /// number. tcpdump takes the place of this program.
@@ -52,17 +50,11 @@ pub(crate) fn run(name: &str, file: &str, count: Option<u64>) -> Result<Infallib
 fn filter(netdev: &str, netdevs: &[Netdev]) -> String {
     let of_link = |each: &&Netdev| {
         let is_vlan = each.kind() == Some("vlan") && each.link.as_deref() == Some(netdev);
-        each.name == netdev || each.name == LOOPBACK || is_vlan
+        each.name == netdev || is_vlan
     };
-    let master = netdevs.iter().find(|each| each.name == netdev);
-    let master = master.and_then(|each| each.master.as_deref());
-    let vrf = netdevs
-        .iter()
-        .find(|each| Some(each.name.as_str()) == master && each.kind() == Some("vrf"));
     let indices: Vec<String> = netdevs
         .iter()
         .filter(of_link)
-        .chain(vrf)
         .map(|each| format!("ifindex {}", each.index))
         .collect();
     format!("udp port 4791 and ({})", indices.join(" or "))
@@ -77,22 +69,21 @@ mod tests {
         let netdevs: Vec<Netdev> = serde_json::from_str(
             r#"[
                 {"ifindex": 1, "ifname": "lo"},
-                {"ifindex": 2, "ifname": "eth0", "master": "blue"},
+                {"ifindex": 2, "ifname": "eth0"},
                 {"ifindex": 3, "ifname": "eth1"},
                 {"ifindex": 4, "ifname": "v5", "link": "eth0", "linkinfo": {"info_kind": "vlan"}},
                 {"ifindex": 5, "ifname": "v6", "link": "eth1", "linkinfo": {"info_kind": "vlan"}},
-                {"ifindex": 6, "ifname": "mv", "link": "eth0", "linkinfo": {"info_kind": "macvlan"}},
-                {"ifindex": 7, "ifname": "blue", "linkinfo": {"info_kind": "vrf"}}
+                {"ifindex": 6, "ifname": "mv", "link": "eth0", "linkinfo": {"info_kind": "macvlan"}}
             ]"#,
         )
         .unwrap();
         assert_eq!(
             filter("eth0", &netdevs),
-            "udp port 4791 and (ifindex 1 or ifindex 2 or ifindex 4 or ifindex 7)"
+            "udp port 4791 and (ifindex 2 or ifindex 4)"
         );
         assert_eq!(
             filter("eth1", &netdevs),
-            "udp port 4791 and (ifindex 1 or ifindex 3 or ifindex 5)"
+            "udp port 4791 and (ifindex 3 or ifindex 5)"
         );
     }
 }

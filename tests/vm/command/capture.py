@@ -3,10 +3,10 @@
 # Runs on: guest
 """Checks a file that `rrxe capture` has written: capture.py FILE INDEX PACKETS OPCODE...
 
-The packets are those of the network device INDEX (ifindex). They must be whole, and their IPv4
-checksums and ICRCs must be right. Their number must be PACKETS, unless that is "some". Each OPCODE
-(hexadecimal) must occur. Packets that are longer than a path MTU of 4096 permits are bursts, and are
-not checked.
+The packets are those of the network device INDEX (ifindex). They must be whole. Their number must be
+PACKETS, unless that is "some". Each OPCODE (hexadecimal) must occur. The IPv4 checksums and ICRCs of
+packets that the device sends must be right. Those that it receives may be bursts, with an ICRC of
+another kind.
 """
 
 import collections
@@ -18,14 +18,15 @@ FILE, INDEX, PACKETS, *OPCODES = sys.argv[1:]
 FILE_HEADER, RECORD_HEADER, ICRC, UDP = 24, 16, 4, 8
 # Link type of captures of several network devices (LINKTYPE_LINUX_SLL2), and the length of its header.
 SLL2, SLL2_HEADER = 276, 20
-LONGEST_PACKET = 4500
+# The direction of a packet that a network device sends (linux/if_packet.h).
+PACKET_OUTGOING = 4
 # Bytes that a router may change, by IP version. The ICRC takes their bits for ones.
 VARIANT = {4: (1, 8, 10, 11), 6: (1, 2, 3, 7)}
 IP_HEADER = {4: 20, 6: 40}
 
 
 def packets(capture):
-    """Yields the IP packets of the network device."""
+    """Yields the IP packets of the network device, and whether it sent each."""
     *_, link_type = struct.unpack_from("=IHHiIII", capture)
     assert link_type == SLL2, f"link type {link_type}"
     at = FILE_HEADER
@@ -37,7 +38,7 @@ def packets(capture):
         at += length
         assert len(record) == length, "the last record is cut"
         if struct.unpack_from(">I", record, 4)[0] == int(INDEX):
-            yield record[SLL2_HEADER:]
+            yield record[SLL2_HEADER:], record[10] == PACKET_OUTGOING
 
 
 def checksum(header):
@@ -46,8 +47,13 @@ def checksum(header):
     return (total & 0xFFFF) + (total >> 16)
 
 
+def opcode_of(packet):
+    """Returns the opcode of a packet's BTH."""
+    return packet[IP_HEADER[packet[0] >> 4] + UDP]
+
+
 def check(packet):
-    """Checks a packet, and returns the opcode of its BTH."""
+    """Checks the IPv4 checksum and the ICRC of a packet."""
     version = packet[0] >> 4
     header = IP_HEADER[version]
     bth = header + UDP
@@ -60,13 +66,15 @@ def check(packet):
         covered[index] = 0xFF
     right = struct.pack("<I", zlib.crc32(b"\xff" * 8 + covered))
     assert icrc == right, f"ICRC {icrc.hex()} and not {right.hex()} of {packet[:bth + 12].hex()}"
-    return packet[bth]
 
 
 def main():
     with open(FILE, "rb") as file:
         found = list(packets(file.read()))
-    opcodes = collections.Counter(check(packet) for packet in found if len(packet) <= LONGEST_PACKET)
+    for packet, is_sent in found:
+        if is_sent:
+            check(packet)
+    opcodes = collections.Counter(opcode_of(packet) for packet, _ in found)
     print(f"{len(found)} packets:", *(f"{opcode:02x}: {count}" for opcode, count in sorted(opcodes.items())))
     missing = [opcode for opcode in OPCODES if int(opcode, 16) not in opcodes]
     assert not missing, f"no packets with the opcodes {missing}"
