@@ -21,6 +21,7 @@ use crate::wr::{AtomicOp, FlushKind, RemoteAddr, SendExtra, SendOp, UdDest};
 mod bounds;
 mod broken;
 mod gaps;
+mod hostile;
 mod order;
 mod raw;
 mod shared;
