@@ -9,12 +9,18 @@ use crate::doctor::{
 
 /// Oldest kernel that rrxe supports.
 const OLDEST_KERNEL: (u32, u32) = (7, 3);
-/// Configuration options of the kernel that rrxe needs.
-const NEEDED_OPTIONS: [&str; 4] = [
+/// Configuration options of the kernel that rrxe needs, as in `tools/lib/host.sh`.
+pub(super) const NEEDED_OPTIONS: [&str; 10] = [
     "RUST",
+    "MODULES",
     "INFINIBAND",
     "INFINIBAND_USER_ACCESS",
+    "INFINIBAND_USER_MEM",
     "INFINIBAND_ADDR_TRANS",
+    "INFINIBAND_ON_DEMAND_PAGING",
+    "INET",
+    "IPV6",
+    "NET_UDP_TUNNEL",
 ];
 /// Bytes of locked memory with which common RDMA programs run.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
@@ -201,7 +207,7 @@ pub(super) fn device_files(facts: &Facts) -> Vec<Finding> {
         findings.push(error(
             "device-files",
             format!("This user may not open {path}."),
-            format!("Run `chmod 666 {path}`, and install rdma-core, whose udev rules do so at each boot."),
+            format!("Run `chmod 666 {path}`. The kernel gives this mode to the file: look for the udev rule or the program that changed it."),
         ));
     }
     findings

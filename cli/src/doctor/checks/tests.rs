@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::run;
+use super::{run, software::NEEDED_OPTIONS};
 use crate::{
     device::{Device, Gid},
     doctor::{
@@ -119,10 +119,22 @@ fn a_healthy_host_has_no_finding() {
 fn a_module_that_can_be_loaded_is_no_fault() {
     let mut facts = healthy();
     unload(&mut facts);
-    facts.kernel.config = Some(
-        "CONFIG_RUST=y\nCONFIG_INFINIBAND=m\nCONFIG_INFINIBAND_USER_ACCESS=m\nCONFIG_INFINIBAND_ADDR_TRANS=y\n".to_owned(),
-    );
+    facts.kernel.config = Some(config());
     assert_eq!(run(&facts), []);
+}
+
+/// Returns the configuration of a kernel that has all that rrxe needs.
+fn config() -> String {
+    let set = |name: &&str| format!("CONFIG_{name}=m\n");
+    NEEDED_OPTIONS.iter().map(set).collect()
+}
+
+#[test]
+fn the_same_options_are_needed_for_the_build() {
+    let script = include_str!("../../../../tools/lib/host.sh");
+    let (_, list) = script.split_once("NEEDED_OPTIONS=(").unwrap();
+    let (list, _) = list.split_once(')').unwrap();
+    assert_eq!(list.split_whitespace().collect::<Vec<_>>(), NEEDED_OPTIONS);
 }
 
 #[test]
@@ -142,7 +154,7 @@ fn kernels_that_are_unfit_are_found() {
                 "real-time",
                 |facts| {
                     unload(facts);
-                    facts.kernel.config = Some("CONFIG_RUST=y\nCONFIG_INFINIBAND=m\nCONFIG_INFINIBAND_USER_ACCESS=m\nCONFIG_INFINIBAND_ADDR_TRANS=y\nCONFIG_PREEMPT_RT=y\n".to_owned());
+                    facts.kernel.config = Some(format!("{}CONFIG_PREEMPT_RT=y\n", config()));
                 },
                 "without PREEMPT_RT",
             ),
@@ -150,7 +162,9 @@ fn kernels_that_are_unfit_are_found() {
                 "no Rust",
                 |facts| {
                     unload(facts);
-                    facts.kernel.config = Some("# CONFIG_RUST is not set\nCONFIG_RUST_X=y\nCONFIG_INFINIBAND=m\nCONFIG_INFINIBAND_USER_ACCESS=m\nCONFIG_INFINIBAND_ADDR_TRANS=y\n".to_owned());
+                    let config = config()
+                        .replace("CONFIG_RUST=m", "# CONFIG_RUST is not set\nCONFIG_RUST_X=y");
+                    facts.kernel.config = Some(config);
                 },
                 "built with Rust",
             ),
