@@ -60,7 +60,7 @@ module! {
         },
         fill_gaps: u32 {
             default: 1,
-            description: "1: between two rrxe hosts, only lost packets of SENDs and WRITEs are sent again; 0: also all packets after a lost one",
+            description: "1: between two rrxe hosts, only lost packets of SENDs, WRITEs and READs are sent again; 0: also all packets after a lost one",
         },
     },
 }

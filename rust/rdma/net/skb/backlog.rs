@@ -44,7 +44,7 @@ const PART_OF_ALL: usize = 4;
 /// One packet of 4 KiB from this host fits into them. If such a packet were counted, QPs that do
 /// not handle their packets would take the bytes that are free for others, with one packet each.
 /// Parked QPs, which wait for a page fault, are an example. A QP is charged to its process for
-/// nearly as much: its send ring has a page at least, and its structures have nearly 4 KiB.
+/// more: its send ring has a page at least, and its structures have over 5 KiB.
 const UNCOUNTED: usize = 9 << 10;
 
 /// Number of counted bytes in all namespaces.
