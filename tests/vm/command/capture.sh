@@ -48,7 +48,8 @@ for version in v4 v6; do
 	transfer "$DEV1" $version
 	packets=$(($(count sent_pkts) - packets))
 	check "$version: no trains during the capture" test "$(count sent_trains)" -eq "$before"
-	# The buffer of tcpdump, 16 MiB, has room for all packets, however slowly tcpdump reads them.
+	# The buffer of tcpdump, 16 MiB, has room for all packets, however slowly tcpdump reads them. A
+	# packet that the inbox of its QP has no room for does not count as sent.
 	check "$version: it has the packets within the device" \
 		wait_for 20 has "$(index eth0)" "$packets" "${opcodes[@]}"
 	check "$version: the capture ends" end_capture
@@ -56,7 +57,7 @@ for version in v4 v6; do
 	check "$version: another capture begins" capture
 	transfer "$DEV2" $version
 	check "$version: the capture ends again" end_capture
-	check "$version: it has the packets on the wire" has "$(index eth0)" some "${opcodes[@]}"
+	check "$version: it has the packets on the wire" has "$(index eth0)" 1 "${opcodes[@]}"
 done
 
 check "a capture of 5 packets begins" capture --count 5
