@@ -250,6 +250,9 @@ pub trait EarlyPackets {
     /// Keeps the packet that the engine handles at the moment, until the engine expects its `psn`.
     /// Then the host passes it to the engine again, before any other packet of this `direction`.
     /// The engine expects `expected` now. The host may drop a kept packet at any time.
+    ///
+    /// The host may store the packet when the engine has handled it. The engine does not call
+    /// [`Self::drop_early`] between this call and that moment.
     fn keep_early(&mut self, _direction: Direction, _expected: Psn, _psn: Psn) -> Kept {
         Kept::Refused
     }
