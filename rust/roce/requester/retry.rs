@@ -307,7 +307,6 @@ impl Retry {
             });
         }
         self.threshold = (before.limit >> 1).max(LEAST_IN_FLIGHT);
-        self.rto.prove_loss();
         Some(RtoResult::Loss)
     }
 

@@ -12,8 +12,6 @@
 //! The RTO follows the measured round-trip time (RFC 6298). An RTO spends no retry: the Local ACK
 //! Timeout and the retry count decide when the requester gives up, as without the RTO.
 
-use core::mem;
-
 use crate::psn::Psn;
 use crate::time::{Duration, Instant};
 
@@ -39,12 +37,14 @@ pub(super) struct Rto {
     timed: Option<(Psn, Instant)>,
     /// End of the RTO. `None` if no response is awaited.
     deadline: Option<Instant>,
-    /// Number of RTOs that have ended, and of losses of unknown extent, since the last measurement
-    /// or proof of a loss. Each doubles the RTO. So the RTO exceeds a round-trip time that has
-    /// grown, and that time can be measured.
+    /// Number of RTOs that have ended, and of losses of unknown extent, since the last measurement.
+    /// Each doubles the RTO. So the RTO exceeds a round-trip time that has grown, and that time can
+    /// be measured. RTOs of READ responses that were asked for again do not count.
     ended: u32,
-    /// An RTO of READ responses has ended since the last progress.
-    responses_ended: bool,
+    /// Number of RTOs of READ responses that were asked for again, since the last progress. Each
+    /// doubles the RTO, too. These responses are not measured, so a number that lasted would grow
+    /// with each loss.
+    responses_ended: u32,
 }
 
 impl Rto {
@@ -94,10 +94,10 @@ impl Rto {
         self.suspend();
     }
 
-    /// Records that the RTO of READ responses has ended without progress.
+    /// Records that the RTO of READ responses that were asked for again has ended without progress.
     pub(super) fn end_of_responses(&mut self) {
-        self.end();
-        self.responses_ended = true;
+        self.responses_ended = self.responses_ended.saturating_add(1);
+        self.suspend();
     }
 
     /// Records that the peer has finished all packets before `una`. `awaits` says whether a
@@ -108,21 +108,11 @@ impl Rto {
             self.timed = None;
             self.ended = 0;
         }
-        // Later responses have arrived before. So these ones were lost, unless the round-trip time
-        // has grown. Then some requests for them are sent twice, until a READ is measured.
-        if mem::take(&mut self.responses_ended) {
-            self.prove_loss();
-        }
+        self.responses_ended = 0;
         match awaits {
             true => self.start(now),
             false => self.stop(),
         }
-    }
-
-    /// Records that the last RTOs ended because of a loss, and not because the round-trip time has
-    /// grown. So the next RTO isn't doubled.
-    pub(super) fn prove_loss(&mut self) {
-        self.ended = 0;
     }
 
     /// Adds a measured round-trip time to the average.
@@ -168,7 +158,8 @@ impl Rto {
                 smoothed.saturating_add(margin)
             }
         };
-        let factor = 1u64.checked_shl(self.ended).unwrap_or(u64::MAX);
+        let doublings = self.ended.saturating_add(self.responses_ended);
+        let factor = 1u64.wrapping_shl(doublings.min(MOST_DOUBLINGS));
         Duration(base.saturating_mul(factor))
     }
 }

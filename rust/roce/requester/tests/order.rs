@@ -317,6 +317,10 @@ fn a_packet_that_cannot_be_sent_excuses_one_timeout() {
     }
     bench.ack(sent.0);
     assert!((0..8).all(|_| !send(&mut bench).1));
+    // Progress restores the excuse.
+    bench.time_out();
+    assert_eq!(bench.host.count_of(Count::CompleterRetry), 0);
+    bench.ack(sent.0 + 4);
     let mut timeouts = 0;
     while bench.sent().is_empty() {
         bench.time_out();

@@ -110,22 +110,6 @@ fn each_rto_doubles_the_next_until_a_measurement() {
 }
 
 #[test]
-fn a_proven_loss_ends_the_doubling() {
-    let mut bench = measured();
-    write(&mut bench, 3);
-    for rto in [LEAST.0, 2 * LEAST.0] {
-        let end = bench.now.after(Duration(rto));
-        bench.end_rto();
-        assert_eq!(bench.now, end);
-        assert_eq!(bench.psns(), [1]);
-    }
-    // The acknowledgment covers only the packet that was sent again.
-    bench.ack(1);
-    assert_eq!(bench.psns(), [2, 3]);
-    assert_eq!(bench.qp.poll_timeout(), Some(bench.now.after(LEAST)));
-}
-
-#[test]
 fn an_rto_learns_a_longer_round_trip_time() {
     let mut bench = measured();
     let round_trip = Duration(5_000_000);
@@ -142,6 +126,50 @@ fn an_rto_learns_a_longer_round_trip_time() {
         bench.ack(n);
     }
     assert!(resent <= 5, "{resent}");
+}
+
+/// Returns how many requests are sent again while 40 messages of `op` with `packets` packets are
+/// answered one packet after another, 5 ms after the first copy of the request was sent.
+fn learn(op: SendOp, packets: u32, answer: impl Fn(&mut Bench, u32, u32, Aeth)) -> usize {
+    let mut bench = measured();
+    let round_trip = Duration(5_000_000);
+    let mut resent = 0;
+    let mut first = 1;
+    for message in 0..40 {
+        let aeth = Aeth {
+            msn: 2 + message,
+            ..DONE
+        };
+        bench.post(op, (packets * MTU) as usize);
+        assert!(!bench.poll().is_empty());
+        let answered = bench.now.after(round_trip);
+        while bench.qp.poll_timeout() < Some(answered) {
+            bench.end_rto();
+            resent += bench.poll().len();
+        }
+        bench.now = answered;
+        for index in 0..packets {
+            answer(&mut bench, first + index, index, aeth);
+            resent += bench.poll().len();
+        }
+        first += packets;
+    }
+    assert_eq!(bench.sent().len(), 41);
+    resent
+}
+
+#[test]
+fn an_rto_learns_a_longer_round_trip_time_from_each_operation() {
+    let resent = learn(WRITE, 4, |bench, n, _, _| bench.ack(n));
+    assert!(resent <= 20, "{resent}");
+    let resent = learn(READ, 2, |bench, n, index, aeth| {
+        let part = match index {
+            0 => ReadPart::First(aeth),
+            _ => ReadPart::Last(aeth),
+        };
+        bench.read_response(n, part, MTU);
+    });
+    assert!(resent <= 20, "{resent}");
 }
 
 #[test]

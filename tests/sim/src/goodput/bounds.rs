@@ -51,7 +51,7 @@ read   1024  100  17       0.5%           refused  1    none   210    -     10
 read   1024  100  17       1%             refused  1    none   90     -     10
 read   4096  100  17       2%             refused  1    none   180    -     20
 read   1024  100  17       1%             off      1    none   55     -     10
-read   4096  100  17       5%             off      1    none   30     -     -
+read   4096  100  17       5%             off      1    none   9      -     -
 ";
 
 /// Number of seeds of each row, from 1 on, and the duration of each in milliseconds.
