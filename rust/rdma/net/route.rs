@@ -227,14 +227,13 @@ impl Route {
         }
     }
 
-    /// Returns whether a program looks at the packets of the network device that the route leads
-    /// to, or at those of all network devices of the network namespace (packet sockets). A local
-    /// route leads to the loopback device or to a VRF. Not for hard interrupts.
+    /// Returns whether a program looks at the packets of all network devices of the route's network
+    /// namespace (packet sockets without a device). Not for hard interrupts.
     #[inline]
-    pub fn is_sniffed(&self) -> bool {
+    pub fn is_namespace_sniffed(&self) -> bool {
         let _readers = rcu::read_lock();
         // SAFETY: The entry is valid by the type invariant, and RCU keeps the device valid.
-        unsafe { bindings::dev_nit_active_rcu(bindings::dst_dev_rcu(self.dst.as_ptr())) }
+        unsafe { bindings::namespace_is_sniffed(bindings::dst_dev_rcu(self.dst.as_ptr())) }
     }
 
     /// Returns the IP version.

@@ -56,12 +56,11 @@ for version in v4 v6; do
 
 	check "$version: another capture begins" capture
 	transfer "$DEV2" $version
+	check "$version: it has the packets on the wire" wait_for 20 has "$(index eth0)" 1 "${opcodes[@]}"
 	check "$version: the capture ends again" end_capture
-	check "$version: it has the packets on the wire" has "$(index eth0)" 1 "${opcodes[@]}"
 done
 
 check "a capture of 5 packets begins" capture --count 5
 transfer "$DEV1" v4
-ended() { wait "$CAPTURE"; }
-check "it ends by itself" ended
+check "it ends by itself" wait_for 20 grep -q "^5 packets captured" /tmp/tcpdump
 check "it has 5 packets" has "$(index eth0)" 5

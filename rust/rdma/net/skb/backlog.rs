@@ -18,9 +18,10 @@
 //! cgroup together may be as many as are free. One cgroup then takes at most a quarter. So a
 //! container, whose root may become any user, does not take all bytes of a user.
 //!
-//! Packets that owners of queues keep (`net/skb/held.rs`) count as well. In a namespace they may
-//! have as many bytes as are free. So they take at most half of the bytes that queues leave, and
-//! full queues do not prevent that packets are kept.
+//! Packets that owners of queues keep (`net/skb/held.rs`) count as well. A packet is kept if all
+//! kept packets of the namespace then have at most as many bytes as are free. So the full queues of
+//! one user do not prevent others from keeping packets. If that user keeps packets as well, and
+//! another user fills queues, no more packets are kept. Then a loss takes more time.
 
 use kernel::{
     prelude::*,

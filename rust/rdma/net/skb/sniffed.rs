@@ -3,7 +3,7 @@
 //! Packets between QPs of one host, which bypass the network stack, for programs that look at
 //! packets (sniffers), such as tcpdump.
 
-use kernel::ffi::c_int;
+use kernel::{ffi::c_int, sync::rcu};
 
 use super::complete::TxPacket;
 use crate::{bindings, device::gid::Network, net::netdev::Netdev};
@@ -12,8 +12,8 @@ impl TxPacket {
     /// Passes a copy of the packet to the programs that look at the packets of `netdev`, as if
     /// `netdev` sent the packet. They miss the packet if there is no memory for a copy.
     ///
-    /// A packet of the loopback device would not do: libpcap ignores packets that the device sends,
-    /// because the device receives them afterwards.
+    /// If `netdev` is the loopback device, programs that use libpcap don't see the packet: libpcap
+    /// ignores packets that the device sends, because the device receives them afterwards.
     ///
     /// # Context
     ///
@@ -33,10 +33,12 @@ impl TxPacket {
             Network::V4 => bindings::ETH_P_IP,
             Network::V6 => bindings::ETH_P_IPV6,
         };
+        // The link-layer header may be that of a lower device, which RCU keeps.
+        let _readers = rcu::read_lock();
         // SAFETY: This function owns the copy, whose network header is linear and at `data`. An
-        // IPv4 header has no options. `headroom` bytes are free in front of it, which suffice for
-        // the device's link-layer header. The caller has disabled bottom halves, which handlers of
-        // packets require (`packet_rcv()`, net/packet/af_packet.c).
+        // IPv4 header has no options. The device has said how much headroom its link-layer header
+        // takes, and as much is free in front of `data`. The caller has disabled bottom halves,
+        // which handlers of packets require (`packet_rcv()`, net/packet/af_packet.c).
         unsafe {
             if protocol == bindings::ETH_P_IP {
                 bindings::ip_send_check(bindings::skb_network_header(copy).cast());

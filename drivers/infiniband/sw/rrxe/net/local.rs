@@ -36,8 +36,15 @@ pub(crate) fn deliver(
     effects: &mut RunEffects,
 ) -> TxOutcome {
     let endpoints = builder.endpoints();
-    let sniffed = builder.is_sniffed().then(|| qp.device.link.netdev());
-    let Some(skb) = builder.into_local(qp.qpn, sniffed.flatten().as_ref()) else {
+    let sniffed = match builder.is_sniffed() {
+        true => qp.device.link.netdev(),
+        false => None,
+    };
+    let skb = match sniffed {
+        Some(netdev) => builder.into_shown(qp.qpn, &netdev),
+        None => builder.into_local(qp.qpn),
+    };
+    let Some(skb) = skb else {
         counters.count(Count::SendErr);
         return TxOutcome::Dropped;
     };
@@ -100,8 +107,7 @@ pub(crate) fn deliver_to_group(qp: &Qp, builder: &PacketBuilder<'_>, effects: &m
     let Some(first) = members.next() else {
         return;
     };
-    let copy = builder.try_copy();
-    let Some(skb) = copy.and_then(|copy| copy.into_local(qp.qpn, None)) else {
+    let Some(skb) = builder.try_copy().and_then(|copy| copy.into_local(qp.qpn)) else {
         return qp.net.drops.count(Discard::Overflow);
     };
     if let Some(second) = members.next() {

@@ -71,7 +71,7 @@ impl<'a> PacketBuilder<'a> {
     pub(crate) fn new(address: &'a Address, route: &'a Route, packet: &'a Packet) -> Option<Self> {
         let length = packet.payload_len as usize;
         let is_datagram = matches!(packet.service, Service::Ud(_));
-        if route.is_local() && !is_datagram && !route.is_sniffed() {
+        if route.is_local() && !is_datagram && !route.is_namespace_sniffed() {
             return Some(Self {
                 address,
                 route,
@@ -202,15 +202,23 @@ impl<'a> PacketBuilder<'a> {
         Ok(TxBurst::new(packet, count, longest))
     }
 
-    /// Returns whether a sniffer is to see the packet, which goes to a QP of this host.
+    /// Returns whether sniffers of all network devices are to see the packet
+    /// ([`Self::into_shown`]), which goes to a QP of this host.
     pub(crate) fn is_sniffed(&self) -> bool {
-        self.decoded.is_none() && self.route.is_sniffed()
+        self.decoded.is_none() && self.route.is_namespace_sniffed()
     }
 
-    /// Turns the packet into one that was received from the QP `sender` of this host. Shows the
-    /// packet to the sniffers of `sniffed`, if there is such a network device. Otherwise the bytes
-    /// of its ICRC are zero. Returns `None` if the packet is lost.
-    pub(crate) fn into_local(self, sender: Qpn, sniffed: Option<&Netdev>) -> Option<RxSkb> {
+    /// Works as [`Self::into_local`], and shows the packet with its ICRC to sniffers, as one that
+    /// `netdev` sends. The headers must not be decoded.
+    pub(crate) fn into_shown(self, sender: Qpn, netdev: &Netdev) -> Option<RxSkb> {
+        let packet = self.finish(Self::icrc).ok()?;
+        packet.show_to_sniffers(netdev);
+        packet.into_rx(sender.get()).ok()
+    }
+
+    /// Turns the packet into one that was received from the QP `sender` of this host. The bytes of
+    /// its ICRC are zero. Returns `None` if the packet is lost.
+    pub(crate) fn into_local(self, sender: Qpn) -> Option<RxSkb> {
         if let Some(packet) = self.decoded {
             let headers = Headers {
                 packet: *packet,
@@ -221,21 +229,14 @@ impl<'a> PacketBuilder<'a> {
                 _ => None,
             };
         }
-        let packet = match sniffed {
-            Some(netdev) => {
-                let packet = self.finish(Self::icrc).ok()?;
-                packet.show_to_sniffers(netdev);
-                packet
-            }
-            None => self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?,
-        };
+        let packet = self.finish(|_, _, _| Some([0; ICRC_LEN])).ok()?;
         packet.into_rx(sender.get()).ok()
     }
 
     /// Works as [`Self::into_local`] for a train, whose payload's description is the payload of the
     /// buffer.
     pub(crate) fn into_train(self, sender: Qpn) -> Option<RxSkb> {
-        let mut skb = self.into_local(sender, None)?;
+        let mut skb = self.into_local(sender)?;
         skb.set_train();
         Some(skb)
     }

@@ -71,7 +71,8 @@ impl Core {
 
     /// Puts a train into the inbox of the peer. Returns `None` if the packets can't be sent as a
     /// train: the peer is no QP of this device, a train can't describe the memory of their payload,
-    /// that memory isn't always resident, or a sniffer wants to see packets.
+    /// that memory isn't always resident, or a program looks at the packets of all network
+    /// devices.
     #[inline(never)]
     pub(super) fn send_train(
         &mut self,
@@ -92,7 +93,10 @@ impl Core {
         }
         let (address, route) = self.peer.connected()?;
         let peer = local::find(qp, packet.bth.dest, address.destination, &mut self.local_qp)?;
-        if !route.is_local() || !Arc::ptr_eq(&peer.device, &qp.device) || route.is_sniffed() {
+        if !route.is_local()
+            || !Arc::ptr_eq(&peer.device, &qp.device)
+            || route.is_namespace_sniffed()
+        {
             return None;
         }
         let described = Packet {
