@@ -213,9 +213,15 @@ impl<W: Slots<SendWqe>> Requester<W> {
             self.rereads.push_front(Gap::new(una, past));
             return;
         };
-        let is_late = gap.is_refused() || self.retry.is_past_round_trip(gap.asked_at, now);
-        if !gap.is_due() && is_late {
+        if gap.is_due() {
+            return;
+        }
+        let is_refused = gap.is_refused();
+        if is_refused || self.retry.is_past_round_trip(gap.asked_at, now) {
             self.rereads.ask_from(una);
+            if !is_refused {
+                self.retry.note_late();
+            }
         }
     }
 

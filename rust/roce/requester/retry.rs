@@ -109,8 +109,8 @@ struct BeforeRto {
 /// Result of an RTO, known once the oldest packet is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RtoResult {
-    /// Only the packet that was sent again is acknowledged. So it was lost, and the peer has
-    /// dropped the packets after it.
+    /// Only the packet that was sent again is acknowledged. It was probably lost, and the peer has
+    /// dropped the packets after it. A peer that acknowledges packet by packet looks the same.
     Loss,
     /// Later packets are acknowledged, too. So the peer was slow, or its response was lost, or it
     /// has kept the later packets. With `may_skip` no packet need be sent again.
@@ -253,6 +253,11 @@ impl Retry {
     /// Records that the packets from `psn` on were not sent, so that no response to them is timed.
     pub(super) fn forget_timed_from(&mut self, psn: Psn) {
         self.rto.forget_timed_from(psn);
+    }
+
+    /// Records that READ responses which were asked for again are late.
+    pub(super) fn note_late(&mut self) {
+        self.rto.note_late();
     }
 
     /// Returns whether a response to a packet that was sent at `sent` would have arrived by now.

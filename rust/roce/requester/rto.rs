@@ -41,10 +41,13 @@ pub(super) struct Rto {
     /// Each doubles the RTO. So the RTO exceeds a round-trip time that has grown, and that time can
     /// be measured. RTOs of READ responses that were asked for again do not count.
     ended: u32,
-    /// Number of RTOs of READ responses that were asked for again, since the last progress. Each
-    /// doubles the RTO, too. These responses are not measured, so a number that lasted would grow
-    /// with each loss.
+    /// Number of times since the last progress that READ responses which are asked for again did
+    /// not come. Each doubles the RTO, too. These responses are not measured, so a number that
+    /// lasted would grow with each loss.
     responses_ended: u32,
+    /// Number of times since the last progress that READ responses were late. Each doubles the time
+    /// after which they are late again.
+    late: u32,
 }
 
 impl Rto {
@@ -94,10 +97,16 @@ impl Rto {
         self.suspend();
     }
 
-    /// Records that the RTO of READ responses that were asked for again has ended without progress.
+    /// Records that the RTO of READ responses that are asked for again has ended without progress.
     pub(super) fn end_of_responses(&mut self) {
         self.responses_ended = self.responses_ended.saturating_add(1);
         self.suspend();
+    }
+
+    /// Records that READ responses which were asked for again are late, and that they are asked for
+    /// once more.
+    pub(super) fn note_late(&mut self) {
+        self.late = self.late.saturating_add(1);
     }
 
     /// Records that the peer has finished all packets before `una`. `awaits` says whether a
@@ -109,6 +118,7 @@ impl Rto {
             self.ended = 0;
         }
         self.responses_ended = 0;
+        self.late = 0;
         match awaits {
             true => self.start(now),
             false => self.stop(),
@@ -142,10 +152,12 @@ impl Rto {
     }
 
     /// Returns whether more than a round-trip time has passed since `sent`, by twice its deviation.
+    /// Each late response since the last progress doubles this time.
     pub(super) fn is_past_round_trip(&self, sent: Instant, now: Instant) -> bool {
         let Duration(passed) = now.since(sent);
         self.round_trip.is_some_and(|(smoothed, deviation)| {
-            passed > smoothed.saturating_add(deviation.saturating_mul(2))
+            let usual = smoothed.saturating_add(deviation.saturating_mul(2));
+            passed > usual.saturating_mul(factor(self.late))
         })
     }
 
@@ -159,9 +171,13 @@ impl Rto {
             }
         };
         let doublings = self.ended.saturating_add(self.responses_ended);
-        let factor = 1u64.wrapping_shl(doublings.min(MOST_DOUBLINGS));
-        Duration(base.saturating_mul(factor))
+        Duration(base.saturating_mul(factor(doublings)))
     }
+}
+
+/// Returns the factor that so many doublings add up to.
+fn factor(doublings: u32) -> u64 {
+    1u64.wrapping_shl(doublings.min(MOST_DOUBLINGS))
 }
 
 /// Returns the average of `old` and `new`, which has the weight 2⁻ˢ for a `shift` of s.

@@ -388,6 +388,30 @@ fn an_rto_asks_for_lost_responses_only() {
 }
 
 #[test]
+fn early_responses_ask_ever_less_often() {
+    let mut reads = Reads::new();
+    reads.bench.post(READ, 512 * 1024);
+    assert_eq!(
+        reads
+            .requests()
+            .iter()
+            .map(|request| request.2)
+            .sum::<u32>(),
+        512
+    );
+    reads.respond(1, ReadPart::First(DONE), MTU);
+    // Response 2 is lost. The round-trip time has grown, and early responses arrive every 50 µs.
+    let mut asked = 0;
+    for n in 3..100 {
+        reads.bench.now = reads.bench.now.after(Duration(50_000));
+        reads.middle(n);
+        asked += reads.requests().len();
+    }
+    // 97 responses in 5 ms, which is less than 100 µs times 2⁶.
+    assert!((2..=7).contains(&asked), "{asked}");
+}
+
+#[test]
 fn progress_after_an_rto_for_responses_ends_the_doubling() {
     let mut reads = Reads::new();
     reads.bench.post(READ, 10 * 1024);
