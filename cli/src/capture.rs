@@ -15,8 +15,6 @@ use crate::{
 
 /// Kilobytes of tcpdump's buffer for packets that it has not read yet.
 const BUFFER: &str = "16384";
-/// Name of the loopback device.
-const LOOPBACK: &str = "lo";
 
 /// Captures the packets of the link `name` to `file`, and ends after `count` packets, if there is a
 /// number. tcpdump takes the place of this program.
@@ -32,25 +30,26 @@ pub(crate) fn run(name: &str, file: &str, count: Option<u64>) -> Result<Infallib
             "There is no link {name}: `rrxe status` lists all links."
         )));
     };
-    let Some(netdev) = &found.netdev else {
+    let netdev = netdevs
+        .iter()
+        .find(|each| Some(&each.name) == found.netdev.as_ref());
+    let Some(netdev) = netdev else {
         return Err(Failure(format!(
             "The network device of {name} is in another network namespace: run this command there, by `ip netns exec` or `nsenter`."
         )));
     };
-    if netdev == LOOPBACK {
+    if netdev.is_loopback() {
         return Err(Failure(
             "tcpdump does not show the packets that the loopback device sends: add the link to another network device."
                 .to_owned(),
         ));
     }
-    let netdev = netdevs.iter().find(|each| each.name == *netdev);
-    let filter = filter(netdev.map_or(0, |each| each.index));
     let mut command = tool::command("tcpdump");
     command.args(["-n", "-U", "-i", "any", "-B", BUFFER, "-w", file]);
     if let Some(count) = count {
         command.args(["-c", &count.to_string()]);
     }
-    let error = command.arg(filter).exec();
+    let error = command.arg(filter(netdev.index)).exec();
     Err(tool::missing("tcpdump", &error))
 }
 

@@ -72,6 +72,11 @@ impl Netdev {
         self.has_flag("UP")
     }
 
+    /// Returns whether the device is a loopback device.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.has_flag("LOOPBACK")
+    }
+
     /// Returns whether the device has a carrier.
     pub(crate) fn has_carrier(&self) -> bool {
         self.has_flag("LOWER_UP")

@@ -63,4 +63,5 @@ done
 check "a capture of 5 packets begins" capture --count 5
 transfer "$DEV1" v4
 check "it ends by itself" wait_for 20 grep -q "^5 packets captured" /tmp/tcpdump
+wait "$CAPTURE" || fail "tcpdump exits with status 0" "status $?"
 check "it has 5 packets" has "$(index eth0)" 5
