@@ -65,9 +65,9 @@ in1 rdma link del other
 
 check "the completions for bash complete subcommands" bash -c '
 	source <(rrxe completions bash)
-	COMP_WORDS=(rrxe do) COMP_CWORD=1
-	_rrxe rrxe do rrxe
-	[[ ${COMPREPLY[*]} == "doctor down" ]] || { echo "${COMPREPLY[*]}"; exit 1; }'
+	COMP_WORDS=(rrxe doc) COMP_CWORD=1
+	_rrxe rrxe doc rrxe
+	[[ ${COMPREPLY[*]} == doctor ]] || { echo "${COMPREPLY[*]}"; exit 1; }'
 for shell in zsh fish; do
 	check "there are completions for $shell" shows doctor rrxe completions $shell
 done
