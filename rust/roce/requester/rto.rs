@@ -93,7 +93,7 @@ impl Rto {
     /// Records that the RTO has ended without progress, or that packets are sent again because of a
     /// loss of unknown extent.
     pub(super) fn end(&mut self) {
-        self.ended = self.ended.saturating_add(1).min(MOST_DOUBLINGS);
+        self.ended = self.ended.saturating_add(1);
         self.suspend();
     }
 

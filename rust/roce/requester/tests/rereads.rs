@@ -25,6 +25,17 @@ impl Reads {
         }
     }
 
+    /// Creates a QP that has asked again for the lost packets 2 and 3 of a READ of ten packets.
+    fn with_gap() -> Self {
+        let mut reads = Self::new();
+        reads.bench.post(READ, 10 * 1024);
+        reads.bench.poll();
+        reads.respond(1, ReadPart::First(DONE), MTU);
+        reads.middle(4);
+        assert_eq!(reads.requests(), [(2, 1, 2)]);
+        reads
+    }
+
     /// Passes a response, and then the early ones that are expected.
     fn respond(&mut self, n: u32, part: ReadPart, length: u32) {
         self.responses.push((n, part, length));
@@ -145,12 +156,7 @@ fn the_cookie_is_learned_from_responses() {
 
 #[test]
 fn responses_that_are_lost_again_are_asked_for_after_a_round_trip() {
-    let mut reads = Reads::new();
-    reads.bench.post(READ, 10 * 1024);
-    reads.bench.poll();
-    reads.respond(1, ReadPart::First(DONE), MTU);
-    reads.middle(4);
-    assert_eq!(reads.requests(), [(2, 1, 2)]);
+    let mut reads = Reads::with_gap();
     reads.middle(5);
     assert_eq!(reads.requests(), []);
     reads.respond(2, ReadPart::First(DONE), MTU);
@@ -367,12 +373,7 @@ fn refused_responses_are_asked_for_before_a_round_trip_is_measured() {
 
 #[test]
 fn an_rto_asks_for_lost_responses_only() {
-    let mut reads = Reads::new();
-    reads.bench.post(READ, 10 * 1024);
-    reads.bench.poll();
-    reads.respond(1, ReadPart::First(DONE), MTU);
-    reads.middle(4);
-    assert_eq!(reads.requests(), [(2, 1, 2)]);
+    let mut reads = Reads::with_gap();
     let limit = reads.bench.qp.requester.limit_after_recovery();
     for _ in 0..2 {
         reads.bench.end_rto();
@@ -413,12 +414,7 @@ fn early_responses_ask_ever_less_often() {
 
 #[test]
 fn progress_after_an_rto_for_responses_ends_the_doubling() {
-    let mut reads = Reads::new();
-    reads.bench.post(READ, 10 * 1024);
-    reads.bench.poll();
-    reads.respond(1, ReadPart::First(DONE), MTU);
-    reads.middle(4);
-    assert_eq!(reads.requests(), [(2, 1, 2)]);
+    let mut reads = Reads::with_gap();
     let mut rtos = Vec::new();
     for _ in 0..3 {
         let begin = reads.bench.now;

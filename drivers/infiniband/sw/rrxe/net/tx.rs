@@ -60,9 +60,8 @@ pub(crate) struct PacketBuilder<'a> {
 
 impl<'a> PacketBuilder<'a> {
     /// Begins a packet. The headers of a packet to a connected QP of this host stay decoded, unless
-    /// a sniffer looks at such packets.
-    /// Returns `None` if memory is short, or if the network device needs more headroom than a
-    /// packet may have.
+    /// a sniffer looks at the packets of all network devices. Returns `None` if memory is short, or
+    /// if the network device needs more headroom than a packet may have.
     ///
     /// # Context
     ///
