@@ -9,7 +9,9 @@
 use std::{convert::Infallible, os::unix::process::CommandExt};
 
 use crate::{
-    device, netdev,
+    device,
+    doctor::ROCE_PORT,
+    netdev,
     tool::{self, Failure},
 };
 
@@ -25,11 +27,7 @@ const BUFFER: &str = "16384";
 pub(crate) fn run(name: &str, file: &str, count: Option<u64>) -> Result<Infallible, Failure> {
     let netdevs = netdev::all()?;
     let devices = device::all(&netdevs)?;
-    let Some(found) = devices.iter().find(|each| each.name == name) else {
-        return Err(Failure(format!(
-            "There is no link {name}: `rrxe status` lists all links."
-        )));
-    };
+    let found = device::named(&devices, name)?;
     let netdev = netdevs
         .iter()
         .find(|each| Some(&each.name) == found.netdev.as_ref());
@@ -56,5 +54,5 @@ pub(crate) fn run(name: &str, file: &str, count: Option<u64>) -> Result<Infallib
 /// Returns tcpdump's filter for the packets of the network device with this index. Those with a
 /// VLAN tag match if the tag is beside the packet's bytes, as for network devices that insert tags.
 fn filter(index: u32) -> String {
-    format!("udp port 4791 and ifindex {index}")
+    format!("udp port {ROCE_PORT} and ifindex {index}")
 }

@@ -178,6 +178,20 @@ pub(crate) fn path_mtu(netdev_mtu: u32) -> u32 {
     fitting.unwrap_or(256)
 }
 
+/// Returns the device with the name `name`.
+///
+/// # Errors
+///
+/// If there is none.
+pub(crate) fn named<'a>(devices: &'a [Device], name: &str) -> Result<&'a Device, Failure> {
+    let found = devices.iter().find(|each| each.name == name);
+    found.ok_or_else(|| {
+        Failure(format!(
+            "There is no link {name}: `rrxe status` lists all links."
+        ))
+    })
+}
+
 /// Returns all RDMA devices that this network namespace shows: none if the kernel has no RDMA core.
 /// `netdevs` are the network devices of this namespace.
 ///

@@ -61,11 +61,7 @@ pub(crate) fn create(name: &str, netdev: &str) -> Result<(), Failure> {
 /// If there is no such link of rrxe, or it cannot be deleted.
 pub(crate) fn delete(name: &str) -> Result<String, Failure> {
     let devices = device::all(&[])?;
-    let Some(found) = devices.iter().find(|each| each.name == name) else {
-        return Err(Failure(format!(
-            "There is no link {name}: `rrxe status` lists all links."
-        )));
-    };
+    let found = device::named(&devices, name)?;
     if !found.is_rrxe() {
         return Err(Failure(format!(
             "{name} is a device of another driver: `rdma link del {name}` deletes links of rdma_rxe."
