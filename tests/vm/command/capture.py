@@ -12,7 +12,8 @@ kind.
 import collections
 import struct
 import sys
-import zlib
+
+from forge import checksum, icrc_of
 
 FILE, INDEX, PACKETS, *OPCODES = sys.argv[1:]
 FILE_HEADER, RECORD_HEADER, ICRC, UDP = 24, 16, 4, 8
@@ -20,8 +21,6 @@ FILE_HEADER, RECORD_HEADER, ICRC, UDP = 24, 16, 4, 8
 SLL2, SLL2_HEADER = 276, 20
 # The direction of a packet that a network device sends (linux/if_packet.h).
 PACKET_OUTGOING = 4
-# Bytes that a router may change, by IP version. The ICRC takes their bits for ones.
-VARIANT = {4: (1, 8, 10, 11), 6: (1, 2, 3, 7)}
 IP_HEADER = {4: 20, 6: 40}
 
 
@@ -41,12 +40,6 @@ def packets(capture):
             yield record[SLL2_HEADER:], record[10] == PACKET_OUTGOING
 
 
-def checksum(header):
-    """Returns the sum of an IPv4 header, which is 0xffff if its checksum is right."""
-    total = sum(struct.unpack(">10H", header))
-    return (total & 0xFFFF) + (total >> 16)
-
-
 def opcode_of(packet):
     """Returns the opcode of a packet's BTH."""
     return packet[IP_HEADER[packet[0] >> 4] + UDP]
@@ -55,17 +48,11 @@ def opcode_of(packet):
 def check(packet):
     """Checks the IPv4 checksum and the ICRC of a packet."""
     version = packet[0] >> 4
-    header = IP_HEADER[version]
-    bth = header + UDP
+    header = packet[:IP_HEADER[version]]
     if version == 4:
-        assert checksum(packet[:header]) == 0xFFFF, f"IPv4 header {packet[:header].hex()}"
-    covered, icrc = bytearray(packet[:-ICRC]), packet[-ICRC:]
-    if version == 6:
-        covered[0] |= 0x0F
-    for index in (*VARIANT[version], header + 6, header + 7, bth + 4):
-        covered[index] = 0xFF
-    right = struct.pack("<I", zlib.crc32(b"\xff" * 8 + covered))
-    assert icrc == right, f"ICRC {icrc.hex()} and not {right.hex()} of {packet[:bth + 12].hex()}"
+        assert checksum(header) == 0, f"IPv4 header {header.hex()}"
+    found, right = packet[-ICRC:], icrc_of(packet[:-ICRC])
+    assert found == right, f"ICRC {found.hex()} and not {right.hex()} of {packet.hex()}"
 
 
 def main():

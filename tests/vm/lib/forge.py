@@ -76,20 +76,30 @@ def udp_header(sport, length):
 
 
 def udp_payload_with_icrc(source, target, body, sport=0xC123, identification=0):
-    """Returns the UDP payload: `body` and the ICRC (IBTA annex A17.3.3).
-
-    The ICRC counts header fields that routers may change as ones.
-    """
+    """Returns the UDP payload: `body` and the ICRC."""
     length = UDP_LEN + len(body) + ICRC_LEN
-    packet = bytearray(ip_header(source, target, length, identification) + udp_header(sport, length) + body)
-    if is_v6(source):
-        start, variant = 40, (0, 1, 2, 3, 7)
-        packet[0] |= 0x0F
+    return body + icrc_of(ip_header(source, target, length, identification) + udp_header(sport, length) + body)
+
+
+def icrc_input(packet):
+    """Returns the data that an ICRC covers, for a packet from its IP header on, without the ICRC.
+
+    The ICRC counts header fields that routers may change as ones (IBTA annex A17.3.3).
+    """
+    covered = bytearray(packet)
+    if packet[0] >> 4 == 6:
+        start, variant = 40, (1, 2, 3, 7)
+        covered[0] |= 0x0F
     else:
         start, variant = 20, (1, 8, 10, 11)
     for index in (*variant, start + 6, start + 7, start + 12):
-        packet[index] = packet[index] | 0x0F if index == 0 else 0xFF
-    return body + struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(packet)))
+        covered[index] = 0xFF
+    return b"\xff" * 8 + covered
+
+
+def icrc_of(packet):
+    """Returns the ICRC of a packet from its IP header on, without the ICRC."""
+    return struct.pack("<I", zlib.crc32(icrc_input(packet)))
 
 
 def checksum(header):

@@ -12,6 +12,8 @@ import struct
 import sys
 import zlib
 
+from forge import icrc_input
+
 FILE, EXPECTED = sys.argv[1:]
 FILE_HEADER, RECORD_HEADER, ICRC = 24, 16, 4
 ETHERNET, IPV6, UDP, BTH, RETH = 14, 40, 8, 12, 16
@@ -20,9 +22,6 @@ LONGEST_PACKET = 4500
 MOST_PACKETS = 30
 # Opcodes of RC: WRITE First and WRITE Only have a RETH, WRITE Middle and WRITE Last have none.
 WITH_RETH, WITHOUT_RETH = (0x06, 0x0A), (0x07, 0x08)
-# Offsets of bytes that a router may change, and of the UDP checksum. The ICRC takes their bits for
-# ones. It does the same with the lower half of byte 0, which coverage() sets.
-VARIANT = (1, 2, 3, 7, IPV6 + 6, IPV6 + 7, IPV6 + UDP + 4)
 
 
 def frames(capture):
@@ -38,14 +37,11 @@ def frames(capture):
 def coverage(frame):
     """Returns the data that the ICRC of a burst covers, as EXPECTED names it. Returns "nothing" if
     the ICRC is wrong."""
-    packet, found = bytearray(frame[ETHERNET:-ICRC]), frame[-ICRC:]
+    packet, found = frame[ETHERNET:-ICRC], frame[-ICRC:]
     start = IPV6 + UDP + BTH
     if packet[IPV6 + UDP] in WITH_RETH:
         start += RETH
-    packet[0] |= 0x0F
-    for index in VARIANT:
-        packet[index] = 0xFF
-    headers = zlib.crc32(b"\xff" * 8 + packet[:start])
+    headers = zlib.crc32(icrc_input(packet[:start]))
     for count in range(2, MOST_PACKETS + 1):
         with_count = zlib.crc32(struct.pack(">H", count), headers)
         for name, crc in (("headers", with_count), ("payload", zlib.crc32(packet[start:], with_count))):
