@@ -14,6 +14,8 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import conformance
@@ -27,13 +29,6 @@ import versions
 TOP = Path(__file__).resolve().parents[2]
 PANICS = r"\.(?:unwrap|expect)\(|\b(?:panic|unreachable|todo|unimplemented|assert|assert_eq|assert_ne)!"
 PANIC_SYMBOL = r"panick|_fail(?:ed)?(?:\b|$)|mismatch"
-# Licenses of source files by the beginning of their paths, as REUSE.toml has them, with the kernel's
-# word GPL-2.0 for GPL-2.0-only. The first one that matches applies.
-LICENSES = (
-    ("librrxe/", "GPL-2.0 OR Linux-OpenIB"),
-    ("include/uapi/", "((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)"),
-    ("", "GPL-2.0"),
-)
 MAX_LINES = 640
 MAX_COLUMNS = 100
 # Beginnings of the lines of comments, by the suffix of the file.
@@ -88,12 +83,25 @@ def shell(top):
     return run(top, command) if paths else ["no shell scripts found"]
 
 
+def license_of(path, annotations):
+    """Returns the license of a file: that of the last annotation of REUSE.toml that matches."""
+    def matches(annotation):
+        patterns = annotation["path"]
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        return any(fnmatch(str(path), pattern) for pattern in patterns)
+    return [each["SPDX-License-Identifier"] for each in annotations if matches(each)][-1]
+
+
 def licenses(top):
-    """every source file has a line with the SPDX license identifier of its directory"""
+    """every source file has a line with the SPDX license identifier that REUSE.toml states for it"""
     complaints = []
+    annotations = tomllib.loads((top / "REUSE.toml").read_text())["annotations"]
     for path in sources.files(top):
-        license = next(license for start, license in LICENSES if str(path).startswith(start))
-        cargo = license.replace("GPL-2.0", "GPL-2.0-only")
+        cargo = license_of(path, annotations)
+        # The kernel says GPL-2.0, and puts a choice of licenses with an exception in parentheses.
+        license = cargo.replace("GPL-2.0-only", "GPL-2.0")
+        if " WITH " in license:
+            license = f"({license})"
         text = (top / path).read_text()
         header = rf"SPDX-License-Identifier: {re.escape(license)}(?: \*/| -->)?$"
         if not any(re.search(header, line) for line in text.splitlines()[:3]):

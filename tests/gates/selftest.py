@@ -29,7 +29,9 @@ TABLE = ".. SPDX-License-Identifier: GPL-2.0\n\n.. list-table::\n\n"
 GOOD = {
     "LICENSES/GPL-2.0-only.txt": "Words.\n",
     "REUSE.toml": 'version = 1\n[[annotations]]\npath = ["*/**", "*.md", "Cargo.*"]\nprecedence = "override"\n'
-                  'SPDX-FileCopyrightText = "2026 A"\nSPDX-License-Identifier = "GPL-2.0-only"\n',
+                  'SPDX-FileCopyrightText = "2026 A"\nSPDX-License-Identifier = "GPL-2.0-only"\n'
+                  '[[annotations]]\npath = "librrxe/**"\nprecedence = "override"\n'
+                  'SPDX-FileCopyrightText = "2026 A"\nSPDX-License-Identifier = "GPL-2.0-only OR Linux-OpenIB"\n',
     "Documentation/conformance.rst": TABLE + "   * - a\n     - works\n     - ``30-sim``\n",
     "tests/suites.d/30-sim": "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0\necho\n",
     "Cargo.toml": "# SPDX-License-Identifier: GPL-2.0\n[workspace]\nmembers = ['rust/roce']\nresolver = '2'\n",
