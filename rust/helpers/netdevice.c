@@ -114,6 +114,12 @@ __rrxe_helper struct net_device *rrxe_helper_dst_dev_rcu(const struct dst_entry 
 	return dst_dev_rcu(dst);
 }
 
+/* Returns whether a program looks at the packets of all network devices of a route's namespace. */
+__rrxe_helper bool rrxe_helper_dst_namespace_is_sniffed(const struct dst_entry *dst)
+{
+	return !list_empty(&dst_dev_net_rcu(dst)->ptype_all);
+}
+
 __rrxe_helper int rrxe_helper_l3mdev_master_ifindex_rcu(const struct net_device *dev)
 {
 	return l3mdev_master_ifindex_rcu(dev);

@@ -105,12 +105,6 @@ __rrxe_helper void rrxe_helper_skb_parse_protocol(struct sk_buff *skb)
 	skb->protocol = dev_parse_header_protocol(skb);
 }
 
-/* Returns whether a program looks at the packets of all network devices of a device's namespace. */
-__rrxe_helper bool rrxe_helper_namespace_is_sniffed(const struct net_device *dev)
-{
-	return !list_empty(&dev_net_rcu(dev)->ptype_all);
-}
-
 __rrxe_helper void rrxe_helper_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
 {
 	skb->protocol = protocol;

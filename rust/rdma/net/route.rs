@@ -232,8 +232,9 @@ impl Route {
     #[inline]
     pub fn is_namespace_sniffed(&self) -> bool {
         let _readers = rcu::read_lock();
-        // SAFETY: The entry is valid by the type invariant, and RCU keeps the device valid.
-        unsafe { bindings::namespace_is_sniffed(bindings::dst_dev_rcu(self.dst.as_ptr())) }
+        // SAFETY: The entry is valid by the type invariant. RCU keeps the device valid, and the device
+        // keeps its namespace valid.
+        unsafe { bindings::dst_namespace_is_sniffed(self.dst.as_ptr()) }
     }
 
     /// Returns the IP version.
