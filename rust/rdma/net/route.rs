@@ -232,8 +232,8 @@ impl Route {
     #[inline]
     pub fn is_namespace_sniffed(&self) -> bool {
         let _readers = rcu::read_lock();
-        // SAFETY: The entry is valid by the type invariant. RCU keeps the device valid, and the device
-        // keeps its namespace valid.
+        // SAFETY: The entry is valid by the type invariant. RCU keeps the device valid, and the
+        // device keeps its namespace valid.
         unsafe { bindings::dst_namespace_is_sniffed(self.dst.as_ptr()) }
     }
 
