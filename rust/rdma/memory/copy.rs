@@ -5,6 +5,7 @@
 use crate::bindings;
 
 /// Smallest length in bytes from which `rep movsq` is quicker than the loop of `memcpy()`.
+#[cfg(target_arch = "x86_64")]
 const STRING_FROM: usize = 256;
 
 /// Copies `len` bytes from `from` to `to`. Any context.
