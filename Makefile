@@ -27,6 +27,8 @@ check:
 	@tools/rrxe check
 test-debug:
 	@tools/rrxe test-debug
+test-arm64:
+	@tools/rrxe test-arm64
 test-system:
 	@tools/rrxe test-system
 kunit:
@@ -56,4 +58,4 @@ help:
 # make passes variables of its command line (make vm RUN=script.sh VCPUS=4) to tools/rrxe in the
 # environment.
 
-.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools deb demo test check test-debug test-system kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help
+.PHONY: all modules install modules_install uninstall install-provider uninstall-provider install-tools uninstall-tools deb demo test check test-debug test-arm64 test-system kunit rustdoc upstream bench bench-gate fuzz vm debug-vm clean purge help

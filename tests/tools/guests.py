@@ -5,13 +5,15 @@
 guests.py            runs all scripts on the stock kernel, and those with `vm-debug: part` also on
                      the debug kernel
 guests.py --debug    runs all scripts on the debug kernel
-guests.py --system   runs the scripts with `vm: system`, which the other calls leave out
+guests.py --arm64    runs all scripts on the stock kernel of an emulated arm64 machine
+guests.py --system   runs the scripts with `vm: system`, which the other calls leave out, and those
+                     with `vm-arm64: part` on arm64
 
 Each virtual machine ("guest") is one boot by `tools/rrxe vm`. The program tests/vm/run-all runs the
 scripts of a boot one after another, and prints lines `# begin of SCRIPT` and `# end of SCRIPT`.
 
-RRXE_ONLY, a regular expression, selects scripts by name. Without --debug these run on the stock
-kernel only. RRXE_QUICK (`make check`) selects the scripts with `vm: quick`. RRXE_GUESTS sets the
+RRXE_ONLY, a regular expression, selects scripts by name. Without --debug and --arm64 these run on the
+stock kernel of the default architecture only. RRXE_QUICK (`make check`) selects the scripts with `vm: quick`. RRXE_GUESTS sets the
 number of guests that run side by side.
 
 Comment lines of a script say how it is to be run:
@@ -30,9 +32,11 @@ Comment lines of a script say how it is to be run:
     # vm: init=systemd        Boots of its own with systemd and udev. The script is run in each boot.
     # vm-debug: part          `make test` runs the script on the debug kernel, too. Such scripts
                               take little time and cover much of the driver.
-    # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: DEBUG_SLOWDOWN times
+    # vm-debug: timeout=900   Limit in seconds on the debug kernel. Default: SLOWDOWN times
                               the limit of `# vm:`.
     # vm-debug: skip REASON   The script is not run on the debug kernel.
+    # vm-arm64: part          `make test-system` runs the script on arm64.
+    # vm-arm64: skip REASON   The script is not run on arm64.
 
 Files without a `# vm:` line are libraries and helpers of scripts.
 """
@@ -57,8 +61,8 @@ BOOT_SECONDS = 90
 # Factor for all limits. The limits of scripts are for a quiet machine, and a busy machine is
 # several times slower. A limit only has to detect a hang, so that it may be far too long.
 LIMIT_FACTOR = 4
-# Factor by which a script takes longer on the debug kernel.
-DEBUG_SLOWDOWN = 5
+# Factors by which a script takes longer on a kernel than on the stock one. arm64 is always emulated.
+SLOWDOWN = {"stock": 1, "debug": 5, "arm64": 5}
 # Number of guests that run side by side. A guest keeps one to two CPUs of the host busy, and one
 # CPU while the guest's programs sleep.
 GUESTS = int(os.environ.get("RRXE_GUESTS") or min(2, os.cpu_count() or 1))
@@ -67,23 +71,24 @@ MAX_SCRIPTS_PER_BOOT = 10
 
 
 class Script:
-    """A guest script, its settings, and the kernel (stock or debug) that it is to run on."""
+    """A guest script, its settings, and the kernel that it is to run on.
 
-    def __init__(self, path, debug):
+    `kernel` is "stock", "debug", or "arm64" for the stock kernel of that architecture.
+    """
+
+    def __init__(self, path, kernel):
         text = path.read_text()
         self.name = path.name
         self.path = path.relative_to(SCRIPTS)
-        self.debug = debug
+        self.kernel = kernel
         self.words = directive_words(text, "vm")
-        self.debug_words = directive_words(text, "vm-debug")
-        skip = re.search(r"^# vm-debug: *skip (.*)$", text, re.MULTILINE)
-        self.skip = skip[1] if debug and skip else None
+        skip = re.search(rf"^# vm-{kernel}: *skip (.*)$", text, re.MULTILINE)
+        self.skip = skip[1] if skip else None
+        self.parts = [name for name in ("debug", "arm64") if "part" in directive_words(text, f"vm-{name}")]
         self.settings = directive_settings(self.words)
-        self.timeout = int(self.settings.get("timeout", "120"))
-        if debug:
-            debug_settings = directive_settings(self.debug_words)
-            self.timeout = int(debug_settings.get("timeout", self.timeout * DEBUG_SLOWDOWN))
-        self.timeout *= LIMIT_FACTOR
+        limit = int(self.settings.get("timeout", "120")) * SLOWDOWN[kernel]
+        own = directive_settings(directive_words(text, f"vm-{kernel}"))
+        self.timeout = int(own.get("timeout", limit)) * LIMIT_FACTOR
 
     def job(self):
         """Returns the script's entry of VM_JOBS (tests/vm/run-all): path, limit, environment."""
@@ -99,6 +104,8 @@ class Script:
         for name, separator in ("RRXE_APPEND", "+"), ("GUEST_PACKAGES", ","):
             if name in chosen:
                 chosen[name] = chosen[name].replace(separator, " ")
+        if self.kernel == "arm64":
+            chosen["RRXE_ARCH"] = "arm64"
         return chosen
 
 
@@ -217,12 +224,13 @@ def boot(scripts, slot, again=True):
     Returns whether the guest succeeded, and a list of the scripts that were neither begun nor
     reported.
     """
-    debug = scripts[0].debug
-    boot_timeout = LIMIT_FACTOR * BOOT_SECONDS * (DEBUG_SLOWDOWN if debug else 1)
+    kernel = scripts[0].kernel
+    label = "" if kernel == "stock" else f"{kernel}-"
+    boot_timeout = LIMIT_FACTOR * BOOT_SECONDS * SLOWDOWN[kernel]
     environment = os.environ | scripts[0].environment() | {
         "TIMEOUT": str(boot_timeout + sum(script.timeout for script in scripts)),
-        "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)} VM_LABEL={'debug-' if debug else ''}",
-        "RRXE_KERNEL_KIND": "debug" if debug else "stock",
+        "RRXE_ENV": f"VM_JOBS={','.join(script.job() for script in scripts)} VM_LABEL={label}",
+        "RRXE_KERNEL_KIND": "debug" if kernel == "debug" else "stock",
         "RRXE_SLOT": slot,
     }
     machine = subprocess.Popen(
@@ -256,8 +264,7 @@ def boot(scripts, slot, again=True):
     if not began:
         interrupted, not_begun = [script.name for script in scripts], []
     for name in interrupted:
-        kernel = " on the debug kernel" if debug else ""
-        output.add(f"not ok - {name}: the script ends before the guest does{kernel}\n")
+        output.add(f"not ok - {label}{name}: the script ends before the guest does\n")
     if status and not interrupted:
         names = ", ".join(sorted(ended))
         output.add(f"not ok - the guest of {names} exits with status 0 (got {status})\n")
@@ -265,24 +272,29 @@ def boot(scripts, slot, again=True):
     return status == 0, not_begun
 
 
-def scripts_for_kernel(debug, only=""):
-    """Returns the scripts whose names match `only`, for the debug or the stock kernel."""
-    scripts = [Script(path, debug) for path in sorted(SCRIPTS.glob("*/*.sh"), key=lambda path: path.name)]
+def scripts_for_kernel(kernel, only=""):
+    """Returns the scripts whose names match `only`, for a kernel (see `Script`)."""
+    scripts = [Script(path, kernel) for path in sorted(SCRIPTS.glob("*/*.sh"), key=lambda path: path.name)]
     return [script for script in scripts if script.words and re.search(only, script.name)]
 
 
-def selected_scripts(debug, system=False):
+def parts_for_kernel(kernel):
+    """Returns the scripts that are a part of the tests on a kernel other than the stock one."""
+    return [script for script in scripts_for_kernel(kernel) if kernel in script.parts]
+
+
+def selected_scripts(kernel, system=False):
     """Returns the scripts that RRXE_ONLY and RRXE_QUICK select."""
     only = os.environ.get("RRXE_ONLY", "")
-    scripts = scripts_for_kernel(debug, only)
+    scripts = scripts_for_kernel(kernel, only)
     if system or not only:
         scripts = [script for script in scripts if ("system" in script.words) == system]
     if system:
-        return scripts
+        return scripts if only else scripts + parts_for_kernel("arm64")
     if os.environ.get("RRXE_QUICK"):
         return [script for script in scripts if "quick" in script.words]
-    if not debug and not only:
-        scripts += [script for script in scripts_for_kernel(True) if "part" in script.debug_words]
+    if kernel == "stock" and not only:
+        scripts += parts_for_kernel("debug")
     return scripts
 
 
@@ -295,7 +307,7 @@ def boots_of(scripts):
     shared, boots = {}, []
     for script in scripts:
         if "together" in script.words:
-            shared.setdefault((script.debug, script.settings.get("suite")), []).append(script)
+            shared.setdefault((script.kernel, script.settings.get("suite")), []).append(script)
         else:
             boots.append([script])
     for members in shared.values():
@@ -331,10 +343,11 @@ def run(scripts):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("--debug", dest="kernel", action="store_const", const="debug", default="stock")
+    parser.add_argument("--arm64", dest="kernel", action="store_const", const="arm64")
     parser.add_argument("--system", action="store_true")
     arguments = parser.parse_args()
-    return run(selected_scripts(arguments.debug, arguments.system))
+    return run(selected_scripts(arguments.kernel, arguments.system))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Chooses the newest complete Debian kernel from the records of `apt-cache show` on standard input.
 
-usage: choose-kernel.py --oldest VERSION [RELEASE]
+usage: choose-kernel.py --oldest VERSION [--architecture NAME] [RELEASE]
 
 A kernel is complete if there are packages of the same version for its signed image, modules,
 headers and source. Prints the kernel release, the package version and the packages to download.
-Kernels older than VERSION (7.3) are left out, and so are the flavours cloud and rt. RELEASE
+Kernels older than VERSION (7.3) are left out, and so are the flavours cloud, rt and 16k. RELEASE
 (7.3.4+deb13-cloud-amd64, or just 7.3.4) chooses that kernel instead of the newest. A kernel with
 PREEMPT_RT is never chosen, because rrxe does not compile for it.
 """
@@ -17,10 +17,9 @@ import subprocess
 import sys
 from functools import cmp_to_key
 
-ARCH = "amd64"
 # The release of a kernel has the version, the release of Debian (with a number if the package was
-# built again), the flavour if there is one, and the architecture.
-IMAGE = re.compile(rf"linux-image-((\d+\.\d+)\.\d+\+deb[\d.]+-(?:(\w+)-)?{ARCH})$")
+# built again), the flavour if there is one, the architecture, and the page size if it is not 4 KiB.
+IMAGE = r"linux-image-((\d+\.\d+)\.\d+\+deb[\d.]+-(?:(\w+)-)?{}(-\w+)?)$"
 
 
 def records(stream):
@@ -59,14 +58,14 @@ def numbers(version):
     return [int(part) for part in version.split(".")]
 
 
-def candidates(known, oldest, wanted):
+def candidates(known, architecture, oldest, wanted):
     """Returns the kernels to choose from, the newest first, as (release, version) pairs."""
-    found = []
+    found, image = [], re.compile(IMAGE.format(architecture))
     for package, version in known:
-        match = IMAGE.match(package)
+        match = image.match(package)
         if not match or numbers(match[2]) < numbers(oldest) or match[3] == "rt":
             continue
-        if wanted == match[1] or not match[3] and wanted in ("", match[1].partition("+")[0]):
+        if wanted == match[1] or not (match[3] or match[4]) and wanted in ("", match[1].partition("+")[0]):
             found.append((match[1], version))
     return sorted(found, key=cmp_to_key(newer), reverse=True)
 
@@ -74,11 +73,12 @@ def candidates(known, oldest, wanted):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--oldest", required=True)
+    parser.add_argument("--architecture", default="amd64")
     parser.add_argument("release", nargs="?", default="")
     arguments = parser.parse_args()
     known = set(records(sys.stdin))
     incomplete = []
-    for release, version in candidates(known, arguments.oldest, arguments.release):
+    for release, version in candidates(known, arguments.architecture, arguments.oldest, arguments.release):
         missing = [part for part in parts(release) if (part, version) not in known]
         if not missing:
             print(release, version, *(f"{part}={version}" for part in parts(release)[1:]))

@@ -7,7 +7,7 @@
 # shellcheck disable=SC2034 # read by the other parts
 readonly RECIPE=1
 # shellcheck disable=SC2034
-readonly ARCH=amd64
+readonly TOOLBOX_ARCH=amd64
 # The oldest kernel that has all functions that the driver needs.
 # shellcheck disable=SC2034
 readonly OLDEST_KERNEL=7.3

@@ -175,7 +175,7 @@ host_source_version() {
 }
 
 # host_toolbox_fits RELEASE: succeeds if the toolbox has the compilers that built a kernel.
-host_toolbox_fits() { [[ $1 =~ \+deb13(\.[0-9]+)?-([a-z]+-)?$ARCH$ ]]; }
+host_toolbox_fits() { [[ $1 =~ \+deb13(\.[0-9]+)?-([a-z]+-)?$TOOLBOX_ARCH$ ]]; }
 
 # host_output RELEASE: prints the directory of the module for a kernel of this machine.
 host_output() { echo "$RRXE_BUILD/host-$1"; }

@@ -11,7 +11,7 @@ readonly CHOICE_HOURS=24
 # Prints the kernel to use, in the format of choose-kernel.py. The choice is cached for
 # CHOICE_HOURS, and longer if Debian's package lists cannot be downloaded.
 kernel_choice() {
-	local file=$RRXE_CACHE/state/kernel-${RRXE_KERNEL:-newest}
+	local file=$RRXE_CACHE/state/kernel-${RRXE_KERNEL:-newest}$ARCH_SUFFIX
 	# apt locks its lists, and fails if another process has locked them.
 	is_fresh "$file" "$CHOICE_HOURS" || with_lock apt kernel_choose "$file"
 	cat "$file"
@@ -20,7 +20,7 @@ kernel_choice() {
 kernel_choose() {
 	local file=$1
 	! is_fresh "$file" "$CHOICE_HOURS" || return 0
-	if in_toolbox tools/lib/kernel-choose --oldest "$OLDEST_KERNEL" ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
+	if in_toolbox tools/lib/kernel-choose --architecture "$ARCH" --oldest "$OLDEST_KERNEL" ${RRXE_KERNEL:+"$RRXE_KERNEL"} >"$file.new"; then
 		mv "$file.new" "$file"
 	elif [[ -s $file ]]; then
 		say "could not ask for newer kernels; keeping the last choice"
@@ -32,7 +32,7 @@ kernel_choose() {
 kernel_make() {
 	[[ ! -e $KERNEL/complete ]] || return 0
 	say "preparing kernel $RELEASE: source, headers, Rust metadata (about 2 minutes, once)"
-	logged kernel in_toolbox tools/lib/kernel-make "$(inside "$KERNEL")" "$RELEASE" "$@"
+	logged kernel in_toolbox env "${CROSS_KERNEL[@]}" tools/lib/kernel-make "$(inside "$KERNEL")" "$RELEASE" "$@"
 	touch "$KERNEL/complete"
 }
 

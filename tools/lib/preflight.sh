@@ -17,7 +17,11 @@ preflight() {
 	upstream) [[ -z ${TREE:-} || -e $TREE/.git ]] || die "TREE=$TREE is no git checkout of a kernel" ;;
 	esac
 	case $command in
-	test | check | test-debug | test-system | fuzz | bench | bench-gate) need_programs python3 ;;
+	toolbox | shell | kernel | build | build-provider | vm | demo) ;;
+	*) is_native || die "RRXE_ARCH is $ARCH: $command works with RRXE_ARCH=$TOOLBOX_ARCH only" ;;
+	esac
+	case $command in
+	test | check | test-debug | test-arm64 | test-system | fuzz | bench | bench-gate) need_programs python3 ;;
 	esac
 	prepare_root "$command"
 }

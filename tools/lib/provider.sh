@@ -12,7 +12,7 @@ readonly PROVIDER_HOURS=24
 readonly HEADERS_SUITE=bookworm
 # Directory of the guest's providers.
 # shellcheck disable=SC2034 # vm.sh reads it
-readonly PROVIDERS=usr/lib/x86_64-linux-gnu/libibverbs
+readonly PROVIDERS=usr/lib/$TRIPLET/libibverbs
 
 # provider_version SUITE: prints the version of rdma-core in a Debian suite. The version is cached
 # for PROVIDER_HOURS, and longer if Debian's package lists cannot be downloaded.
@@ -56,7 +56,7 @@ rdma_core_init() {
 	RDMA_CORE=$RRXE_CACHE/rdma-core/$version-$({
 		echo "$RECIPE" "${private##*/}"
 		cat "$TOP"/tools/lib/rdma-core-{make,headers}
-	} | key)
+	} | key)$ARCH_SUFFIX
 	[[ -e $RDMA_CORE/complete ]] || with_lock rdma-core rdma_core_make "$suite" "$version" "$private"
 	mark_used "$RDMA_CORE/complete"
 }
@@ -66,7 +66,7 @@ rdma_core_make() {
 	[[ ! -e $RDMA_CORE/complete ]] || return 0
 	say "fetching the headers of rdma-core $version"
 	provider_sources "$suite" >"$sources"
-	logged rdma-core in_toolbox tools/lib/rdma-core-make "$(inside "$RDMA_CORE")" "$suite" \
+	logged rdma-core in_toolbox env "${CROSS_PROGRAMS[@]}" tools/lib/rdma-core-make "$(inside "$RDMA_CORE")" "$suite" \
 		"$(inside "$sources")" "$version" ${private:+"$(inside "$private/source.tar")"}
 	touch "$RDMA_CORE/complete"
 }
@@ -78,13 +78,13 @@ provider_build() {
 	local suite=$1 target
 	rdma_core_init "$suite"
 	target=$RRXE_BUILD/librrxe/$(basename "$RDMA_CORE")
-	in_toolbox env CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$target")" \
+	in_toolbox env "${CROSS_PROGRAMS[@]}" CARGO_TERM_COLOR=never "CARGO_TARGET_DIR=$(inside "$target")" \
 		"RRXE_RDMA_CORE=$(inside "$RDMA_CORE")" \
 		cargo build --quiet --release --manifest-path librrxe/provider/Cargo.toml >&2 ||
 		die "the provider library did not build"
 	# shellcheck disable=SC2034 # vm.sh reads it
 	PROVIDER=$target/librrxe-rdmav$(<"$RDMA_CORE/pabi").so
-	ln -f "$target/release/librrxe.so" "$PROVIDER"
+	ln -f "$target/$CARGO_RELEASE/librrxe.so" "$PROVIDER"
 }
 
 # provider_layout VERSION: prints the line of rdma-core-layouts for a version of rdma-core, or

@@ -11,11 +11,12 @@ readonly TOOLBOX_PACKAGES=(
 	gcc-14 clang lld llvm python3 git patch gawk file
 	rustc cargo rustfmt rust-src rust-clippy bindgen
 	# user space: the provider, test programs, their headers
-	libibverbs-dev librdmacm-dev
+	"libibverbs-dev$OF_ARCH" "librdmacm-dev$OF_ARCH"
 	# virtual machines and their images
-	qemu-system-x86 erofs-utils busybox-static mmdebstrap apt-utils debian-archive-keyring ca-certificates
+	"$QEMU_PACKAGE" erofs-utils "busybox-static$OF_ARCH" mmdebstrap apt-utils debian-archive-keyring ca-certificates
 	# gates
 	shellcheck reuse
+	"${CROSS_PACKAGES[@]}"
 )
 
 # Prints the host's apt settings for the access to Debian mirrors, such as proxies.
@@ -96,7 +97,7 @@ toolbox_space() {
 	*) compgen -G "$RRXE_CACHE/kernel/[0-9]*/complete" >/dev/null || ((gigabytes += 4)) ;;
 	esac
 	case $1 in
-	vm | demo | test | check | test-debug | test-system | bench | bench-gate | fuzz)
+	vm | demo | test | check | test-debug | test-arm64 | test-system | bench | bench-gate | fuzz)
 		compgen -G "$RRXE_CACHE/boot/*/complete" >/dev/null || ((gigabytes += 2))
 		;;
 	esac
@@ -141,12 +142,15 @@ debian_root() {
 	)
 }
 
+# Prints the architectures of the packages of a root, separated by a comma.
+toolbox_architectures() { if is_native; then echo "$ARCH"; else echo "$TOOLBOX_ARCH,$ARCH"; fi; }
+
 debian_bootstrap() {
 	local dir=$1 aux=$2 mirror=$3 option options=()
 	shift 3
 	rm -rf "$dir" && mkdir -p "$dir" || return
 	while IFS= read -r option; do options+=(--aptopt="$option"); done <"$aux/apt.conf"
-	mmdebstrap --variant=minbase --architectures="$ARCH" "${options[@]}" \
+	mmdebstrap --variant=minbase --architectures="$(toolbox_architectures)" "${options[@]}" \
 		--include="$(IFS=,; echo "$*")" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--skip=cleanup/apt/lists \

@@ -19,6 +19,12 @@ accel_init() {
 		read -ra ACCEL <<<"$ACCEL_ARGS"
 		return
 	fi
+	if ! is_native; then
+		# A core of many cloud machines. Its features don't slow down the emulator, as those of the CPU
+		# "max" do.
+		ACCEL=(-accel 'tcg,thread=multi' -cpu "${CPU:-neoverse-n1}")
+		return
+	fi
 	state=$RRXE_CACHE/state/kvm-$(</proc/sys/kernel/random/boot_id)
 	[[ -e $state ]] || with_lock kvm kvm_probe "$state"
 	if [[ $(<"$state") == yes ]]; then
@@ -66,7 +72,7 @@ guest_init() {
 	# shellcheck disable=SC2086 # a list of words
 	packages=$(printf '%s\n' "${names[@]}" ${GUEST_PACKAGES:-} | LC_ALL=C sort -u | paste -sd,)
 	GUEST=$RRXE_CACHE/guest/$({
-		echo "$RECIPE $suite $packages"
+		echo "$RECIPE $suite $packages$ARCH_SUFFIX"
 		cat "$TOP/tools/vm/make-guest"
 	} | key).erofs
 	[[ -e $GUEST ]] || with_lock guest guest_make "$suite" "$packages"
@@ -83,7 +89,7 @@ guest_make() {
 	mirror=$(debian_mirror)
 	if [[ $suite == "$SUITE" ]]; then apt_sources "$mirror"; else echo "deb $mirror $suite main"; fi >"$aux/sources"
 	logged guest retry in_toolbox tools/vm/make-guest "$(inside "$GUEST")" \
-		"$(inside "$aux/apt.conf")" "$(inside "$aux/sources")" "$suite" "$packages"
+		"$(inside "$aux/apt.conf")" "$(inside "$aux/sources")" "$suite" "$packages" "$ARCH"
 	rm -rf "$aux"
 }
 
@@ -152,7 +158,7 @@ vm_run() {
 	payload_fill "$stage/root" "$script"
 	# The lock admits one machine at a time, or one for each RRXE_SLOT. More emulated machines
 	# would starve each other of CPUs, and timers would expire.
-	with_lock "machine${RRXE_SLOT:+-$RRXE_SLOT}" in_toolbox env "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
+	with_lock "machine${RRXE_SLOT:+-$RRXE_SLOT}" in_toolbox env "RRXE_ARCH=$ARCH" "RRXE_QEMU_EXTRA=${RRXE_QEMU_EXTRA:-}" tools/vm/launch "$(inside "$stage")" "$(inside "$BOOT")" \
 		"$(inside "$GUEST")" "$RELEASE" "${MODULE:+$(inside "$MODULE")}" "$(inside "$console")" "$console" \
 		"${VCPUS:-2}" "${MEM:-$mem}" "${TIMEOUT:-$timeout}" "${ACCEL[@]}" || rc=$?
 	rm -rf "$stage"

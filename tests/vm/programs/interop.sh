@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together timeout=500
+# vm-arm64: part
 # Tests rrxe with the C driver (rdma_rxe) between two hosts, which a veth pair connects. Each driver
 # is client and server, over IPv4 and IPv6. rrxe-check compares all data, ibv_rc_pingpong a part.
 source "$(dirname "$0")/../lib/guest.sh"

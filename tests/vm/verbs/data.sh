@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # vm: together quick timeout=400
+# vm-arm64: part
 # Tests transfers, completion statuses and errnos of verbs by rrxe-check, which compares the data:
 # between rrxe devices of two hosts, which a veth pair connects, and between QPs of one device.
 source "$(dirname "$0")/../lib/guest.sh"
