@@ -25,37 +25,48 @@ extern "C" {
     fn setresgid(real: u32, effective: u32, saved: u32) -> c_int;
 }
 
-/// Numbers of system calls on x86-64.
+/// Numbers of system calls.
 pub mod nr {
-    #![allow(missing_docs)]
-    pub const READ: i64 = 0;
-    pub const WRITE: i64 = 1;
-    pub const CLOSE: i64 = 3;
-    pub const MMAP: i64 = 9;
-    pub const MPROTECT: i64 = 10;
-    pub const MUNMAP: i64 = 11;
-    pub const IOCTL: i64 = 16;
-    pub const PREAD64: i64 = 17;
-    pub const MREMAP: i64 = 25;
-    pub const MADVISE: i64 = 28;
-    pub const DUP: i64 = 32;
-    pub const NANOSLEEP: i64 = 35;
-    pub const SOCKET: i64 = 41;
-    pub const SENDTO: i64 = 44;
-    pub const RECVFROM: i64 = 45;
-    pub const FCNTL: i64 = 72;
-    pub const FTRUNCATE: i64 = 77;
-    pub const FALLOCATE: i64 = 285;
-    pub const PRLIMIT64: i64 = 302;
-    pub const GETTID: i64 = 186;
-    pub const KILL: i64 = 62;
-    pub const PRCTL: i64 = 157;
-    pub const SCHED_SETAFFINITY: i64 = 203;
-    pub const SCHED_SETSCHEDULER: i64 = 144;
-    pub const SETPGID: i64 = 109;
-    pub const GETRANDOM: i64 = 318;
-    pub const MEMFD_CREATE: i64 = 319;
-    pub const MEMFD_SECRET: i64 = 447;
+    /// Defines constants. Each line has a name, the number on x86-64, and the number on arm64.
+    macro_rules! numbers {
+        ($($name:ident, $x86_64:literal, $arm64:literal;)*) => {
+            $(
+                #[allow(missing_docs)]
+                pub const $name: i64 = if cfg!(target_arch = "x86_64") { $x86_64 } else { $arm64 };
+            )*
+        };
+    }
+
+    numbers! {
+        READ, 0, 63;
+        WRITE, 1, 64;
+        CLOSE, 3, 57;
+        MMAP, 9, 222;
+        MPROTECT, 10, 226;
+        MUNMAP, 11, 215;
+        IOCTL, 16, 29;
+        PREAD64, 17, 67;
+        MREMAP, 25, 216;
+        MADVISE, 28, 233;
+        DUP, 32, 23;
+        NANOSLEEP, 35, 101;
+        SOCKET, 41, 198;
+        SENDTO, 44, 206;
+        RECVFROM, 45, 207;
+        FCNTL, 72, 25;
+        FTRUNCATE, 77, 46;
+        FALLOCATE, 285, 47;
+        PRLIMIT64, 302, 261;
+        GETTID, 186, 178;
+        KILL, 62, 129;
+        PRCTL, 157, 167;
+        SCHED_SETAFFINITY, 203, 122;
+        SCHED_SETSCHEDULER, 144, 119;
+        SETPGID, 109, 154;
+        GETRANDOM, 318, 278;
+        MEMFD_CREATE, 319, 279;
+        MEMFD_SECRET, 447, 447;
+    }
 }
 
 /// The result of a system call: its return value or its errno.

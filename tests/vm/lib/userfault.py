@@ -7,7 +7,8 @@ import fcntl
 import os
 import struct
 
-USERFAULTFD, USER_MODE_ONLY = 323, 1
+USERFAULTFD = {"x86_64": 323, "aarch64": 282}[os.uname().machine]
+USER_MODE_ONLY = 1
 API, REGISTER, ZEROPAGE, WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC020AA04, 0xC018AA06
 MISSING, WRITE_PROTECT = 1, 2
 MESSAGE = 32  # struct uffd_msg

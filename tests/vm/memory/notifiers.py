@@ -54,16 +54,27 @@ PREFETCH_WRITE, FLAG_FLUSH = 1, 1
 # Seconds after which a call counts as stuck. It takes some milliseconds.
 TIMEOUT = 240 if IS_DEBUG_KERNEL else 80
 
-# Machine code (x86-64) that calls madvise(argument, LENGTH, MADV_FREE) in an endless loop. A Python
-# thread would wait for the interpreter lock between two calls, and leave moments without an
-# invalidation.
-INVALIDATE = (
-    b"\x48\xbe" + struct.pack("=Q", LENGTH)   # mov rsi, LENGTH
-    + b"\xba" + struct.pack("=I", MADV_FREE)  # mov edx, MADV_FREE
-    + b"\xb8" + struct.pack("=I", 28)         # again: mov eax, SYS_madvise
-    + b"\x0f\x05"                             # syscall
-    + b"\xeb\xf7"                             # jmp again
-)
+# Machine code that calls madvise(argument, LENGTH, MADV_FREE) in an endless loop. A Python thread would
+# wait for the interpreter lock between two calls, and leave moments without an invalidation.
+INVALIDATE = {
+    "x86_64": (
+        b"\x48\xbe" + struct.pack("=Q", LENGTH)   # mov rsi, LENGTH
+        + b"\xba" + struct.pack("=I", MADV_FREE)  # mov edx, MADV_FREE
+        + b"\xb8" + struct.pack("=I", 28)         # again: mov eax, SYS_madvise
+        + b"\x0f\x05"                             # syscall
+        + b"\xeb\xf7"                             # jmp again
+    ),
+    "aarch64": struct.pack(
+        "=7I",
+        0xAA0003F3,                        # mov x19, x0
+        0xAA1303E0,                        # again: mov x0, x19
+        0xD2A00001 | (LENGTH >> 16) << 5,  # mov x1, LENGTH
+        0xD2800002 | MADV_FREE << 5,       # mov x2, MADV_FREE
+        0xD2800008 | 233 << 5,             # mov x8, SYS_madvise
+        0xD4000001,                        # svc 0
+        0x17FFFFFB,                        # b again
+    ),
+}[os.uname().machine]
 
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
