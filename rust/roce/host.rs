@@ -304,7 +304,7 @@ pub enum Count {
     RcvdRnrErr,
     /// Sent RNR NAKs.
     SendRnrErr,
-    /// Received NAKs of the code "PSN sequence error", except those for a gap behind early packets.
+    /// Received NAKs of the code "PSN sequence error", also those for a gap behind early packets.
     RcvdSeqErr,
     /// Acknowledgments that were due, and that a later one replaced before they were sent.
     AckDeferred,

@@ -472,11 +472,10 @@ fn deliver_to_group(context: &NetContext, mut packet: RxPacket) -> Option<(Arc<Q
 /// Softirq, or with the turn lock of a sending QP (`qp/turn.rs`) held.
 pub(crate) fn deliver_copies(skb: &RxSkb, members: impl Iterator<Item = Arc<Qp>>) {
     for qp in members {
-        let copy = || {
-            // If memory is short, this member loses the packet.
-            if let Some(copy) = skb.try_clone() {
-                Qp::receive_later(qp.as_arc_borrow(), copy);
-            }
+        let copy = || match skb.try_clone() {
+            Some(copy) => Qp::receive_later(qp.as_arc_borrow(), copy),
+            // Memory is short. This member loses the packet.
+            None => qp.net.drops.count(Discard::Overflow),
         };
         // The time for copies is limited, since any host can send datagrams to a group. When a CPU
         // has used up its softirq time, it makes a limited number of copies for each user.

@@ -5,6 +5,7 @@
 use kernel::sync::Arc;
 use rdma::trace;
 use roce::{
+    host::Count,
     ids::Qpn,
     time::Instant,
     train::Train,
@@ -108,12 +109,13 @@ impl Core {
             builder.into_train(qp.qpn)
         });
         let Some(skb) = skb else {
+            self.counters.count(Count::SendErr);
             return Some(TxOutcome::Dropped);
         };
         trace::packet_out(qp.device.link.device(), qp.qpn.get(), transmit, payload.mtu);
-        self.counters.add(Counter::SentTrains, 1);
         let outcome = local::hand_over(qp, peer, skb, packet, effects);
         if outcome == TxOutcome::Left {
+            self.counters.add(Counter::SentTrains, 1);
             self.counters
                 .add_sent(transmit.count, transmit.packet.payload_len);
         }
