@@ -5,7 +5,8 @@
 # Injects faults into host 1. `rrxe doctor` must name each one with its remedy, and no other fault.
 source "$(dirname "$0")/../lib/guest.sh"
 source "$(dirname "$0")/lib.sh"
-readonly PROVIDERS=/usr/lib/x86_64-linux-gnu/libibverbs
+PROVIDERS=$(dirname /usr/lib/*-linux-gnu/libibverbs/librxe-*.so)
+readonly PROVIDERS
 
 # healthy WHEN: checks that the doctor finds no fault.
 healthy() { check "no fault is found $1" wait_for 20 doctor || note "$(doctor)"; }

@@ -5,7 +5,8 @@
 # Provokes the symptoms of Documentation/troubleshooting.rst. The programs and the kernel must print
 # the messages that the page has, and the counters that it names must count.
 source "$(dirname "$0")/../lib/guest.sh"
-readonly PAGE=/payload/troubleshooting.rst PROVIDERS=/usr/lib/x86_64-linux-gnu/libibverbs
+PROVIDERS=$(dirname /usr/lib/*-linux-gnu/libibverbs/librxe-*.so)
+readonly PAGE=/payload/troubleshooting.rst PROVIDERS
 # A user without the right to lock memory and to open files of root.
 readonly USER_WITHOUT_RIGHTS=(setpriv --reuid 65534 --clear-groups --bounding-set -all --inh-caps -all)
 
