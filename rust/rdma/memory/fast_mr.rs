@@ -23,6 +23,10 @@ use crate::{
 /// `SUBSECTION_SIZE` (2 MiB).
 const SUBSECTION: usize = 1 << 21;
 
+/// Size in bytes of the smallest pages of a fast registration. Consumers such as NVMe use it
+/// whatever the size of the kernel's pages is.
+const LEAST_PAGE: usize = 1 << 12;
+
 /// Returns the span of `len` bytes at `addr` of the kernel's direct mapping, or `None` if a byte of
 /// the range is no memory there. Any context.
 ///
@@ -113,11 +117,14 @@ struct State {
 ///
 /// # Invariants
 ///
-/// Pages: if `len` is not zero, the range of `len` bytes at `first` is within the listed pages.
+/// Pages: each has 2^`shift` bytes, and is aligned to its size. If `len` is not zero, the range of
+/// `len` bytes at `first` is within the listed pages.
 /// Pieces: each piece starts at the byte of the region at which the piece before it ends.
 enum Listed {
     Pages {
         list: KVVec<NonNull<u8>>,
+        /// Size of a page, log₂ of bytes.
+        shift: u32,
         /// Offset in bytes of the range in the first page.
         first: usize,
         len: usize,
@@ -135,6 +142,7 @@ impl Listed {
         Ok(match kind {
             FastKind::Pages => Self::Pages {
                 list: KVVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?,
+                shift: PAGE_SIZE.trailing_zeros(),
                 first: 0,
                 len: 0,
             },
@@ -145,7 +153,9 @@ impl Listed {
     /// Empties the list.
     fn clear(&mut self) {
         match self {
-            Self::Pages { list, first, len } => {
+            Self::Pages {
+                list, first, len, ..
+            } => {
                 list.clear();
                 (*first, *len) = (0, 0);
             }
@@ -175,9 +185,15 @@ impl Listed {
         // nothing is truncated.
         match (self, other) {
             (
-                Self::Pages { list, first, len },
+                Self::Pages {
+                    list,
+                    shift,
+                    first,
+                    len,
+                },
                 Self::Pages {
                     list: from,
+                    shift: s,
                     first: f,
                     len: l,
                 },
@@ -185,7 +201,7 @@ impl Listed {
                 for page in from.iter() {
                     let _ = list.push_within_capacity(*page);
                 }
-                (*first, *len) = (*f, *l);
+                (*shift, *first, *len) = (*s, *f, *l);
             }
             (Self::Pieces(list), Self::Pieces(from)) => {
                 for piece in from.iter() {
@@ -218,12 +234,14 @@ impl Listed {
             return None;
         }
         Some(match self {
-            Self::Pages { list, first, .. } => {
+            Self::Pages {
+                list, shift, first, ..
+            } => {
                 let start = first.wrapping_add(offset);
                 // SAFETY: The check above, with the type invariant, shows that the bytes are within
                 // the pages, so the sum does not overflow. The caller guarantees that the memory is
                 // valid (see `# Safety`).
-                unsafe { Span::new(list, PAGE_SIZE.trailing_zeros(), start, len, true) }
+                unsafe { Span::new(list, *shift, start, len, true) }
             }
             // SAFETY: The check above shows that the bytes are within the pieces, which are in
             // order by the type invariant. The caller guarantees that the memory is valid (see `#
@@ -265,20 +283,50 @@ impl FastMemory {
         self.state.lock().listed.clear();
     }
 
+    /// Empties the list for the next registration, whose pages have `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `size` is no power of two from 4 KiB to the size of the kernel's pages, or if
+    /// the region is not made of pages.
+    pub(crate) fn begin_pages(&self, size: u32) -> Result {
+        let allowed = LEAST_PAGE..=PAGE_SIZE;
+        if !size.is_power_of_two() || !allowed.contains(&(size as usize)) {
+            return Err(EINVAL);
+        }
+        let mut state = self.state.lock();
+        // INVARIANT: The list becomes empty before the size of its pages changes.
+        state.listed.clear();
+        let Listed::Pages { shift, .. } = &mut state.listed else {
+            return Err(EINVAL);
+        };
+        *shift = size.trailing_zeros();
+        Ok(())
+    }
+
     /// Appends the page at the kernel address `addr` to the list for the next registration.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if the list is full; `EFAULT` if `addr` is not the start of a page of the direct
-    /// mapping.
+    /// mapping; `EINVAL` if the region is not made of pages.
     pub(crate) fn list(&self, addr: u64) -> Result {
         let start = ptr::with_exposed_provenance_mut::<u8>(usize::try_from(addr)?);
+        // A page lies within one page of the kernel.
         // SAFETY: The callee checks the address and does not dereference it.
-        if !unsafe { bindings::virt_addr_valid(start.cast()) } || addr % PAGE_SIZE as u64 != 0 {
+        if !unsafe { bindings::virt_addr_valid(start.cast()) } {
             return Err(EFAULT);
         }
         let start = NonNull::new(start).ok_or(EFAULT)?;
-        self.state.lock().listed.add(start, PAGE_SIZE)
+        let mut state = self.state.lock();
+        let Listed::Pages { shift, .. } = &state.listed else {
+            return Err(EINVAL);
+        };
+        let size = 1usize.wrapping_shl(*shift);
+        if addr & (size as u64).wrapping_sub(1) != 0 {
+            return Err(EFAULT);
+        }
+        state.listed.add(start, size)
     }
 
     /// Appends the piece of `len` bytes at the kernel address `addr` to the list for the next
@@ -303,11 +351,18 @@ impl FastMemory {
     /// `EINVAL` if the range is not within the listed pages, or the region is not made of pages.
     pub(crate) fn end(&self, iova: u64, length: u64) -> Result {
         let mut state = self.state.lock();
-        let Listed::Pages { list, first, len } = &mut state.listed else {
+        let Listed::Pages {
+            list,
+            shift,
+            first,
+            len,
+        } = &mut state.listed
+        else {
             return Err(EINVAL);
         };
-        let start = iova as usize % PAGE_SIZE;
-        let room = list.len().saturating_mul(PAGE_SIZE);
+        let size = 1usize.wrapping_shl(*shift);
+        let start = iova as usize & size.wrapping_sub(1);
+        let room = list.len().saturating_mul(size);
         let length = usize::try_from(length)?;
         if start.checked_add(length).is_none_or(|end| end > room) {
             state.listed.clear();
@@ -400,8 +455,8 @@ mod tests {
     }
 
     /// Returns a region of two pages of the direct mapping, listed in reverse order, and the pages.
-    fn listed() -> Result<(Pin<KBox<FastMemory>>, KBox<[u8; 4 * PAGE_SIZE]>)> {
-        let pages = KBox::new([0u8; 4 * PAGE_SIZE], GFP_KERNEL)?;
+    fn listed() -> Result<(Pin<KBox<FastMemory>>, KVec<u8>)> {
+        let pages = KVec::from_elem(0u8, 4 * PAGE_SIZE, GFP_KERNEL)?;
         let start = pages
             .as_ptr()
             .expose_provenance()
@@ -422,6 +477,55 @@ mod tests {
         assert_eq!(memory.end(IOVA, 3 * PAGE_SIZE as u64), Err(EINVAL));
         assert_eq!(memory.register(registration(1)), Ok(()));
         assert_eq!(length_at(&memory, 1, IOVA, 1), None);
+        Ok(())
+    }
+
+    /// Pages of 4 KiB are smaller than the kernel's pages on some machines.
+    #[test]
+    fn takes_pages_up_to_the_size_of_the_kernels() -> Result {
+        let pages = KVec::from_elem(0u8, 2 * PAGE_SIZE, GFP_KERNEL)?;
+        let start = pages
+            .as_ptr()
+            .expose_provenance()
+            .next_multiple_of(PAGE_SIZE) as u64;
+        let memory = FastMemory::new(FastKind::Pages, 2)?;
+        for size in [0, 2048, 4097, 2 * PAGE_SIZE as u32, 1 << 31] {
+            assert_eq!(memory.begin_pages(size), Err(EINVAL));
+        }
+        for size in [4096, PAGE_SIZE as u32] {
+            memory.begin_pages(size)?;
+            let last = start + PAGE_SIZE as u64 - u64::from(size);
+            assert_eq!(memory.list(last + 2048), Err(EFAULT));
+            memory.list(last)?;
+            memory.list(start)?;
+            assert_eq!(memory.end(IOVA, 2 * u64::from(size)), Err(EINVAL));
+            memory.list(last)?;
+            memory.list(start)?;
+            memory.end(IOVA, 2 * u64::from(size) - 0x123)?;
+            assert_eq!(memory.register(registration(1)), Ok(()));
+            let mut seen = [0u64; 2];
+            memory
+                .with(
+                    1,
+                    IOVA,
+                    2 * size - 0x123,
+                    |_| true,
+                    |span| {
+                        let mut seen = seen.iter_mut();
+                        span.for_each_piece(|piece, _| {
+                            let at = seen.next().ok_or(EINVAL)?;
+                            *at = piece.as_ptr().expose_provenance() as u64;
+                            Ok::<(), Error>(())
+                        })
+                    },
+                )
+                .ok_or(EINVAL)??;
+            assert_eq!(seen, [last + 0x123, start]);
+            assert!(memory.invalidate(1));
+        }
+        let gaps = FastMemory::new(FastKind::Gaps, 1)?;
+        assert_eq!(gaps.begin_pages(4096), Err(EINVAL));
+        assert_eq!(gaps.list(start), Err(EINVAL));
         Ok(())
     }
 

@@ -32,10 +32,10 @@ pub enum SpanError {
 ///
 /// # Invariants
 ///
-/// Each element of `blocks` is either the start of a block of 2^`shift` bytes (at least a page, and
-/// aligned to its size), or a piece of any size. The bytes `start .. start + len`, counted from the
-/// start of the first block or piece, are within the blocks. These bytes are valid for reads, and
-/// for writes if `writable`, during `'a`. The other bytes of the blocks need not be valid.
+/// Each element of `blocks` is either the start of a block of 2^`shift` bytes, aligned to its size,
+/// or a piece of any size. The bytes `start .. start + len`, counted from the start of the first
+/// block or piece, are within the blocks. These bytes are valid for reads, and for writes if
+/// `writable`, during `'a`. The other bytes of the blocks need not be valid.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     blocks: Blocks<'a>,

@@ -10,7 +10,6 @@ use kernel::{
     bindings as core_bindings,
     error::{from_result, Error},
     ffi::{c_int, c_uint},
-    page::PAGE_SIZE,
     prelude::*,
     sync::Arc,
 };
@@ -256,10 +255,7 @@ pub(crate) unsafe extern "C" fn map_sg<P: Provider>(
         }
         // SAFETY: The region is alive while ib_core calls its operations; ib_core sets the page
         // size before it calls.
-        if unsafe { (*base).page_size } as usize != PAGE_SIZE {
-            return Err(EINVAL);
-        }
-        memory.begin();
+        memory.begin_pages(unsafe { (*base).page_size })?;
         // SAFETY: ib_core passes a valid list of `entries` entries, and an offset that is null or
         // valid.
         let mapped =
