@@ -5,6 +5,7 @@
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/string.h>
+#include <linux/uaccess.h>
 #include <rdma/ib_umem.h>
 
 /* A kernel without huge pages uses PAGE_SIZE for IB_ACCESS_HUGETLB, as ib_umem_odp_get() does. */
@@ -75,6 +76,12 @@ __rrxe_helper struct ib_umem *rrxe_helper_ib_umem_get_va(struct ib_device *devic
 							 size_t size, int access)
 {
 	return ib_umem_get_va(device, addr, size, access);
+}
+
+/* Returns an address of the calling process without its tag. */
+__rrxe_helper unsigned long rrxe_helper_untagged_addr(unsigned long addr)
+{
+	return untagged_addr(addr);
 }
 
 /* Returns the size of the machine's memory in bytes. */

@@ -336,10 +336,10 @@ impl OnDemand {
     /// memory needs to serve page faults.
     pub(crate) const IS_SUPPORTED: bool = UserThreads::EXISTS;
 
-    /// Registers `len` bytes at the address `start` of the calling process. A `start` of zero with
-    /// a `len` of `u64::MAX` registers the whole address space. `owners` has or gets an entry for
-    /// the process. For a new entry, `threads` creates the permit for a thread that releases
-    /// chunks.
+    /// Registers `len` bytes at the address `start` of the calling process, which may have a tag. A
+    /// `start` of zero with a `len` of `u64::MAX` registers the whole address space. `owners` has
+    /// or gets an entry for the process. For a new entry, `threads` creates the permit for a thread
+    /// that releases chunks.
     ///
     /// # Context
     ///
@@ -360,6 +360,9 @@ impl OnDemand {
         access: Access,
     ) -> Result<Self> {
         let (first, bytes) = (usize::try_from(start)?, usize::try_from(len)?);
+        // Page tables know no tags. `pin_user_pages_fast()` removes them for pinned regions.
+        // SAFETY: `untagged_addr()` has no requirements.
+        let first = unsafe { bindings::untagged_addr(first) };
         if (start, len) == (0, u64::MAX) {
             // `ib_umem_odp_alloc_implicit()` refuses this, too.
             if access.is_huge() {
