@@ -16,6 +16,7 @@ use core::{
 };
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         barrier::{smp_mb, Full},
@@ -55,7 +56,7 @@ pub struct DoorbellPage {
 pub struct PageReply {
     /// Offset to pass to `mmap()`, in bytes.
     pub offset: u64,
-    /// Size of the page in bytes.
+    /// Size of the mapping in bytes: a multiple of the size of the kernel's pages.
     pub size: u32,
 }
 
@@ -94,7 +95,7 @@ impl DoorbellPage {
     pub fn mmap_reply(&self) -> PageReply {
         PageReply {
             offset: self.mmap_entry.as_ref().map_or(0, MmapEntry::offset),
-            size: SIZE as u32,
+            size: SIZE.next_multiple_of(PAGE_SIZE) as u32,
         }
     }
 
