@@ -18,8 +18,8 @@ use crate::{
 
 /// Size in bytes of the unit in which device memory is copied.
 const WORD: usize = 4;
-/// Smallest size in bytes that can be mapped.
-const PAGE: usize = 4096;
+/// Smallest size in bytes of a page. On some machines pages are larger.
+const LEAST_PAGE: usize = 4096;
 
 /// Device memory, mapped into this process.
 #[repr(C)]
@@ -135,9 +135,10 @@ pub(crate) unsafe extern "C" fn import(context: *mut ibv_context, handle: u32) -
     verbs.dm.comp_mask = IBV_DM_MASK_HANDLE;
     verbs.dm.context = context;
     // The kernel does not report the length, but maps device memory only as a whole. So the sizes
-    // are tried.
-    let sizes = (PAGE..=RRXE_DM_STRIDE as usize).step_by(PAGE);
-    for size in sizes {
+    // are tried. It rounds each of them up to whole pages, so the largest one that it accepts is
+    // the length in whole pages.
+    let sizes = (1..=RRXE_DM_STRIDE as usize / LEAST_PAGE).rev();
+    for size in sizes.map(|count| count * LEAST_PAGE) {
         if let Ok(dm) = Dm::map(verbs, size) {
             return give(dm).cast();
         }

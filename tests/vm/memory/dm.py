@@ -244,7 +244,8 @@ def invalid():
     context = hosts.contexts[1]
     for length, alignment, wanted in (
         (0, 0, errno.EINVAL), (MAX_PIECE + 1, 0, errno.EINVAL), ((1 << 64) - 1, 0, errno.EINVAL),
-        (64, 13, errno.EINVAL), (64, 0xFFFF_FFFF, errno.EINVAL), (64, 12, 0), (MAX_PIECE, 0, 0),
+        (64, PAGE.bit_length(), errno.EINVAL), (64, 0xFFFF_FFFF, errno.EINVAL),
+        (64, PAGE.bit_length() - 1, 0), (MAX_PIECE, 0, 0),
     ):
         seen = errno_of(lambda length,
                         alignment: free_dm(context, alloc_dm(context, length, alignment)),
@@ -364,6 +365,7 @@ def import_dm():
     equal(same.copy_from_dm(PAGE, 8), b"original", "data that the importer reads")
     same.copy_to_dm(0, b"imported", 8)
     equal(dm.copy_from_dm(0, 8), b"imported", "data that the importer wrote")
+    equal(same.copy_from_dm(2 * PAGE - 4, 4), bytes(4), "the end of the last page")
     equal(errno_of_pyverbs(same.copy_from_dm, 2 * PAGE, 4), errno.EINVAL, "errno of a copy beyond the pages")
     same.unimport()
     equal(dm.copy_from_dm(0, 8), b"imported", "data after the end of the import")
