@@ -9,12 +9,19 @@ extern "C" {
     fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
     fn munmap(addr: *mut u8, len: usize) -> i32;
     fn mremap(old: *mut u8, old_len: usize, len: usize, flags: i32, ...) -> *mut u8;
+    fn sysconf(name: i32) -> isize;
 }
 
 const PROT_READ_WRITE: i32 = 3;
 const MAP_PRIVATE_ANONYMOUS_POPULATE: i32 = 0x2 | 0x20 | 0x8000;
 const MREMAP_MAYMOVE_FIXED: i32 = 0x1 | 0x2;
-const PAGE_SIZE: usize = 4096;
+const SC_PAGESIZE: i32 = 30;
+
+/// Size of a page in bytes.
+pub fn page_size() -> usize {
+    // SAFETY: The function only returns a constant of the machine.
+    unsafe { sysconf(SC_PAGESIZE) as usize }
+}
 
 /// Page-aligned, populated, private anonymous memory.
 pub struct Buffer {
@@ -46,20 +53,21 @@ impl Buffer {
     /// rrxe stores the address of each page of a region of this memory. Does nothing if there are
     /// fewer than three pages.
     pub fn scatter(&mut self) -> io::Result<()> {
-        if self.len < 3 * PAGE_SIZE {
+        let page_size = page_size();
+        if self.len < 3 * page_size {
             return Ok(());
         }
         // This page is allocated while the second page still exists, so it is another one.
-        let page = ManuallyDrop::new(Self::new(PAGE_SIZE)?);
+        let page = ManuallyDrop::new(Self::new(page_size)?);
         // SAFETY: The target is the second page of this mapping, to which no reference exists. The
         // new page leaves its own mapping, which is not dropped.
         let moved = unsafe {
             mremap(
                 page.start,
-                PAGE_SIZE,
-                PAGE_SIZE,
+                page_size,
+                page_size,
                 MREMAP_MAYMOVE_FIXED,
-                self.start.add(PAGE_SIZE),
+                self.start.add(page_size),
             )
         };
         if moved as isize == -1 {

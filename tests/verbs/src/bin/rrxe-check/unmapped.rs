@@ -5,6 +5,8 @@
 
 use std::{fs, io};
 
+use rrxe_verbs::buffer::page_size;
+
 use crate::{
     cq::write,
     pair::{ensure, Ends, Outcome, Pair, Plan},
@@ -41,14 +43,13 @@ extern "C" {
 /// Calls `body` while the process can map hardly any memory. The rings of the cases are longer
 /// than the rest.
 fn without_address_space<T>(body: impl FnOnce() -> T) -> Result<T, String> {
-    const PAGE: u64 = 4096;
     const REST: u64 = 256 << 10;
     let pages = fs::read_to_string("/proc/self/statm").map_err(|why| why.to_string())?;
     let pages = pages
         .split(' ')
         .next()
         .and_then(|size| size.parse::<u64>().ok());
-    let size = pages.ok_or("statm has no size")? * PAGE;
+    let size = pages.ok_or("statm has no size")? * page_size() as u64;
     let mut before = Limit {
         current: 0,
         most: 0,
