@@ -127,9 +127,10 @@ impl Mr {
         Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Returns the present protection domain.
+    /// Returns the present protection domain. To be called before the rights are read.
     fn pd(&self) -> PdId {
-        PdId::from_raw(self.pd.load(Ordering::Relaxed))
+        // Acquire: pairs with the store in `change`.
+        PdId::from_raw(self.pd.load(Ordering::Acquire))
     }
 
     /// Changes the protection domain, if `pd` is set, and the rights of a process's memory. After
@@ -137,9 +138,11 @@ impl Mr {
     /// sleeps.
     fn change(&self, rights: &AtomicU32, pd: Option<PdId>, access: Access) {
         if let Some(pd) = pd {
-            // No access may see the old domain together with the new rights.
+            // No access may see the old domain together with the new rights, nor the new domain
+            // together with the old rights. Release: an access that sees the new domain
+            // (`Self::pd`) also sees that the old rights are gone.
             rights.store(0, Ordering::Relaxed);
-            self.pd.store(pd.get(), Ordering::Relaxed);
+            self.pd.store(pd.get(), Ordering::Release);
             wait_for_readers();
         }
         rights.store(access.bits(), Ordering::Relaxed);
