@@ -525,7 +525,12 @@ impl Doorbell {
         if !self.doorbells.is_polled.load(Relaxed) {
             return false;
         }
-        self.deferred.store(1, Ordering::Relaxed);
+        // Release: pairs with the exchange in `take_deferred`. Its caller may take this mark before
+        // the bit below is set, because of an earlier bit of the slot. It must see the deferred
+        // work then, such as a packet in the inbox: the bit below finds no mark, and without one a
+        // QP before RTS does not run. An exchange, because it continues the release sequence of a
+        // mark that another CPU has set, which a store would break.
+        self.deferred.swap(1, Ordering::Release);
         self.doorbells.page.ring(self.slot);
         // `ring` ends with a full barrier. So this read pairs with `end_polling` as the read of a
         // process that rings does.
@@ -535,7 +540,8 @@ impl Doorbell {
     /// Returns whether the QP had deferred work, and clears the mark: the caller does that work.
     /// Any context.
     pub(crate) fn take_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Relaxed) != 0 && self.deferred.swap(0, Ordering::Relaxed) != 0
+        // Acquire: pairs with the exchange in `defer`.
+        self.deferred.load(Ordering::Relaxed) != 0 && self.deferred.swap(0, Ordering::Acquire) != 0
     }
 
     /// Returns whether a WQE was posted since the last call. Any context.
