@@ -46,7 +46,10 @@ use kernel::{
     prelude::*,
     processor::cpu_relax,
     sync::{
-        atomic::{ordering::Relaxed, Atomic},
+        atomic::{
+            ordering::{Full, Relaxed},
+            Atomic,
+        },
         Arc,
     },
     time::{
@@ -453,7 +456,10 @@ impl Doorbells {
         let mut left = self.unserved.load(Relaxed);
         loop {
             let less = left.saturating_sub(found.rung);
-            match self.unserved.cmpxchg(left, less, Relaxed) {
+            // Fully ordered after the pass, which may have set bits again. Pairs with the barrier
+            // behind the store to `unserved` in `end_polling`: either this exchange finds the new
+            // value, or the passes that follow `end_polling` find these bits.
+            match self.unserved.cmpxchg(left, less, Full) {
                 Ok(_) => return found.is_incomplete && less > 0,
                 Err(now) => left = now,
             }
