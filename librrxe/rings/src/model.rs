@@ -90,14 +90,15 @@ impl Poller {
         self.seen[queue].fetch_max(producer, Ordering::Relaxed);
     }
 
-    /// Sweeps the page once: the summary, then the dirty bits, then the send queues.
+    /// Sweeps the page once: the summary, then the dirty bits, then the send queues. The kernel has
+    /// no fences between these (`DoorbellPage::sweep_word`, rust/rdma/abi/doorbell.rs). loom takes
+    /// `SeqCst` exchanges for `AcqRel` ones.
     fn sweep(&self) {
-        if self.page.longs(doorbell::SUMMARY)[0].swap(0, Ordering::AcqRel) == 0 {
+        let summary = &self.page.longs(doorbell::SUMMARY)[0];
+        if summary.load(Ordering::Relaxed) == 0 || summary.swap(0, Ordering::SeqCst) == 0 {
             return;
         }
-        fence(Ordering::SeqCst);
-        let dirty = self.page.longs(doorbell::DIRTY)[0].swap(0, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
+        let dirty = self.page.longs(doorbell::DIRTY)[0].swap(0, Ordering::SeqCst);
         for queue in 0..self.producers.len() {
             if dirty >> queue & 1 == 1 {
                 self.serve(queue);
@@ -172,9 +173,10 @@ fn complete(ring: &Ring<Arc<Words>>) -> bool {
     ring.publish_producer(ring.after(index));
     fence(Ordering::SeqCst);
     let word = ring.word(ring::ARM).expect("the memory has this word");
-    let notifies =
-        word.load(Ordering::Relaxed) == arm::NEXT && word.swap(0, Ordering::AcqRel) == arm::NEXT;
+    let notifies = word.load(Ordering::Relaxed) == arm::NEXT;
     if notifies {
+        // A store and no exchange, as in the kernel (`Ring::set_arm`, rust/rdma/abi/ring.rs).
+        word.store(0, Ordering::Relaxed);
         news.store(news::NONE, Ordering::Relaxed);
     }
     notifies
