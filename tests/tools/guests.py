@@ -12,9 +12,9 @@ guests.py --system   runs the scripts with `vm: system`, which the other calls l
 Each virtual machine ("guest") is one boot by `tools/rrxe vm`. The program tests/vm/run-all runs the
 scripts of a boot one after another, and prints lines `# begin of SCRIPT` and `# end of SCRIPT`.
 
-RRXE_ONLY, a regular expression, selects scripts by name. Without --debug and --arm64 these run on the
-stock kernel of the default architecture only. RRXE_QUICK (`make check`) selects the scripts with `vm: quick`. RRXE_GUESTS sets the
-number of guests that run side by side.
+RRXE_ONLY, a regular expression, selects scripts by name. Without --debug and --arm64 these run on
+the stock kernel of the default architecture only. RRXE_QUICK (`make check`) selects the scripts with
+`vm: quick`. RRXE_GUESTS sets the number of guests that run side by side.
 
 Comment lines of a script say how it is to be run:
 
